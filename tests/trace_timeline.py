@@ -39,14 +39,18 @@ def draw(sim: Simulator, ranks: tuple[int, ...]) -> str:
 
 
 def _spans(events: list[Event]) -> dict[str, list[Span]]:
-    kernels = sorted((one for one in events if one["cat"] in ("kernel", "gpu_memcpy")), key=lambda one: one["ts"])
+    kernels = sorted(
+        (item for item in events if item["cat"] in ("kernel", "gpu_memcpy")), key=lambda value: value["ts"]
+    )
     rows: dict[str, list[Span]] = {"host": [], "compute": [], "communication": []}
-    rows["host"] = list(_host(events, {one["args"]["correlation"]: one["ts"] + one["dur"] for one in kernels}))
-    threads = {one["args"]["correlation"]: one["tid"] for one in events if one["cat"] == "cuda_runtime"}
+    rows["host"] = list(
+        _host(events, {kernel["args"]["correlation"]: kernel["ts"] + kernel["dur"] for kernel in kernels})
+    )
+    threads = {item["args"]["correlation"]: item["tid"] for item in events if item["cat"] == "cuda_runtime"}
     for event in kernels:
         collective = next((pair for op, pair in _COLLECTIVES.items() if event["name"] == f"NCCL {op}"), "")
         previous = [letter for _, _, letter in rows["communication"][-1:]]
-        letter = collective and next(one for one in collective if [one] != previous)
+        letter = collective and next(name for name in collective if [name] != previous)
         if not collective:
             letter = {MAIN: "f", AUTOGRAD: "b"}[threads[event["args"]["correlation"]]]
             letter = "c" if event["cat"] == "gpu_memcpy" else "o" if "multi_tensor" in event["name"] else letter

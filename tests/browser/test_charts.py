@@ -62,4 +62,4 @@ def test_parts_of_bars_are_as_long_as_their_values_at_any_width(visit: Any) -> N
     for width in (1200, 375):
         shown = visit(page(), viewport={"width": width, "height": 900})
         wide = shown.eval_on_selector_all("rect", "all => all.map(one => one.getBoundingClientRect().width)")
-        assert [one / wide[0] for one in wide] == pytest.approx([1, 2 / 8, 4 / 8, 1 / 8], abs=0.01)
+        assert [item / wide[0] for item in wide] == pytest.approx([1, 2 / 8, 4 / 8, 1 / 8], abs=0.01)

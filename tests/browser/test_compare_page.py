@@ -16,7 +16,7 @@ SPENT = {"ddp": (90.0, 60.0, 20.0, 12.0, 8.0, 0.0, 22.0), "fsdp": (131.0, 62.0, 
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """Two strategies at two batches, three repeats, one of them on more ranks; one out of memory."""
     folder = tmp_path_factory.mktemp("runs")
     runs = []
@@ -41,19 +41,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     )
     died: dict[str, Any] = {"strategy": {"name": "zero1"}, "train.global_batch_size": 16}
     runs.append(make_run(folder, "dead", change=died, times_s=[], state="oom", reason="rank 0: out of memory"))
-    made = compare(runs)
-    for variant in made.compared:
+    comparison = compare(runs)
+    for variant in comparison.compared:
         spent = SPENT[variant.label.split(" ")[0]]
         variant.compared = [
             structs.replace(run, breakdown=Breakdown(*spent, waiting_ms=None)) for run in variant.compared
         ]
-    return made
+    return comparison
 
 
-def test_everything_is_there_and_nothing_is_wrong(visit: Any, found: Comparison) -> None:
-    page = visit(render(found))
+def test_everything_is_there_and_nothing_is_wrong(visit: Any, comparison: Comparison) -> None:
+    page = visit(render(comparison))
     text = page.inner_text("body")
-    for told in (
+    for phrase in (
         "COMPARABLE",
         "1.31x slower than ddp",
         "24 all_gathers of about 28 MiB",
@@ -65,30 +65,32 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any, found: Comparison)
         "95% interval",
         "out of memory",
     ):
-        assert told in text, told
+        assert phrase in text, phrase
     assert page.locator("figure").count() == 5  # Throughput, memory, breakdown, losses, scaling.
     assert page.locator("line.whisker").count() >= 24
     assert page.locator("script").count() == 0
 
 
-def test_bars_are_as_long_as_their_figures(visit: Any, found: Comparison) -> None:
-    page = visit(render(found))
+def test_bars_are_as_long_as_their_figures(visit: Any, comparison: Comparison) -> None:
+    page = visit(render(comparison))
     widths = page.eval_on_selector_all(
         'figure[aria-label="peak memory"] rect', "all => all.map(one => parseFloat(one.getAttribute('width')))"
     )
-    labels = [cell.variant for figure in found.figures if figure.key == "peak_memory_bytes" for cell in figure.cells]
+    labels = [
+        cell.variant for figure in comparison.figures if figure.key == "peak_memory_bytes" for cell in figure.cells
+    ]
     by_label = dict(zip(labels, widths, strict=True))
-    ddp, fsdp = (next(w for name, w in by_label.items() if name.startswith(one)) for one in ("ddp", "fsdp"))
+    ddp, fsdp = (next(w for name, w in by_label.items() if name.startswith(text)) for text in ("ddp", "fsdp"))
     assert fsdp / ddp == pytest.approx(250 / 400, abs=0.01)
 
 
-def test_curves_of_equal_losses_stay_visible_and_fall(visit: Any, found: Comparison) -> None:
-    page = visit(render(found))
+def test_curves_of_equal_losses_stay_visible_and_fall(visit: Any, comparison: Comparison) -> None:
+    page = visit(render(comparison))
     lines = page.eval_on_selector_all(
         'svg[aria-label="Training loss over steps"] polyline',
         "all => all.map(one => ['points', 'stroke-dasharray', 'class'].map(name => one.getAttribute(name)))",
     )
-    assert len(lines) == len(found.compared)
+    assert len(lines) == len(comparison.compared)
     assert len({(dashes, kind) for _, dashes, kind in lines}) == len(lines)
     for points, _, _ in lines:
         heights = [float(point.split(",")[1]) for point in points.split()]
@@ -103,8 +105,8 @@ def test_hostile_names_stay_text(visit: Any, tmp_path: Path) -> None:
     assert page.locator("script, img").count() == 0
 
 
-def test_it_fits_a_narrow_window_the_dark_and_paper(visit: Any, found: Comparison) -> None:
-    page = visit(render(found), viewport={"width": 360, "height": 800}, color_scheme="dark")
+def test_it_fits_a_narrow_window_the_dark_and_paper(visit: Any, comparison: Comparison) -> None:
+    page = visit(render(comparison), viewport={"width": 360, "height": 800}, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
     page.emulate_media(media="print")

@@ -17,8 +17,14 @@ def gate(page: Any, title: str) -> Any:
 def test_the_text_is_there_and_nothing_is_wrong(visit: Any) -> None:
     page = visit(render(full()))
     text = page.inner_text("body")
-    for told in ("HUNG", "hang.collective_mismatch", "broadcast [1] int64", "train.py:88", "strategy.bucket_cap_mb=25"):
-        assert told in text
+    for phrase in (
+        "HUNG",
+        "hang.collective_mismatch",
+        "broadcast [1] int64",
+        "train.py:88",
+        "strategy.bucket_cap_mb=25",
+    ):
+        assert phrase in text
     assert page.locator("figure").count() == 3
     assert page.locator("table.dense td.bad").inner_text().split("\n") == ["broadcast [1] int64", "train.py:61"]
 
@@ -137,7 +143,7 @@ def test_memory_over_time_is_stacked_to_its_figures(visit: Any) -> None:
     low = places[0][1]
     heights = [low - top for top, _ in places]
     sizes = [2**30, 2**30 + 21 * 2**28, 2**30 + 21 * 2**28 + 2**27, 2**30 + 21 * 2**28 + 2**27 + 2**29]
-    assert [one / heights[-1] for one in heights] == pytest.approx([one / sizes[-1] for one in sizes], abs=0.01)
+    assert [height / heights[-1] for height in heights] == pytest.approx([size / sizes[-1] for size in sizes], abs=0.01)
     mark = shown.locator("circle.peak").evaluate("one => Number(one.getAttribute('cy'))")
     assert (low - mark) / heights[-1] == pytest.approx(sizes[2] / sizes[-1], abs=0.01)
     assert shown.locator("line.limit").count() == 2
@@ -198,10 +204,10 @@ def test_no_column_is_cut_beside_the_names_of_the_ranks(visit: Any, width: int) 
 
     timeline = {"ranks": {"0": calls("broadcast"), "1": calls("all_reduce"), "2": calls("all_reduce")}}
     root = finding("hang.collective_mismatch", ranks=(0,), position=10)
-    made = render(report(root, measures={"hang": {"timeline": timeline}}))
+    text = render(report(root, measures={"hang": {"timeline": timeline}}))
     edges = "cells => cells.map((cell) => [cell.getBoundingClientRect().left, cell.getBoundingClientRect().right])"
     names, *places = (
-        visit(made, viewport={"width": width, "height": 740}).locator("tr:has(> th.focus) > *").evaluate_all(edges)
+        visit(text, viewport={"width": width, "height": 740}).locator("tr:has(> th.focus) > *").evaluate_all(edges)
     )
     assert names[0] > places[0][0], "it is scrolled"
     assert not [left for left, right in places if left < names[1] - 3 and right > names[1] + 3]

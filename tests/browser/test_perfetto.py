@@ -47,12 +47,12 @@ def test_perfetto_reads_every_event_and_flow(browser: Any, address: str, run: An
     page.goto(address)
     page.set_input_files("input[type=file]", str(file))
     page.wait_for_function(ENGINE, timeout=60_000)
-    asked = functools.partial(page.evaluate, ASK)
-    assert asked("select name, value from stats where severity != 'info' and value > 0") == []
-    assert asked("select count(*) from slice where name = 'all_reduce'") == [["60"]]
-    assert asked("select count(*) from flow join slice a on slice_out = a.id join slice b on slice_in = b.id"
+    shapes = functools.partial(page.evaluate, ASK)
+    assert shapes("select name, value from stats where severity != 'info' and value > 0") == []
+    assert shapes("select count(*) from slice where name = 'all_reduce'") == [["60"]]
+    assert shapes("select count(*) from flow join slice a on slice_out = a.id join slice b on slice_in = b.id"
                  " where a.ts <= b.ts and a.track_id != b.track_id and a.name = b.name") == [["30"]]  # fmt: skip
-    names = {name for (name,) in asked("select name from process where name is not null")}
+    names = {name for (name,) in shapes("select name from process where name is not null")}
     assert {"rank 0", "rank 1", "rank 0 profiler: python"} <= names
-    assert ["host cpu_percent"] in asked("select name from counter_track")
+    assert ["host cpu_percent"] in shapes("select name from counter_track")
     page.close()

@@ -10,7 +10,7 @@ from tests.unit.plan.test_report import as_page as render
 def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
     page = visit(render(report()))
     text = page.inner_text("body")
-    for told in (
+    for phrase in (
         "FITS",
         "gpt2_xl (1.56 B parameters) under fsdp on 8 ranks",
         "4 GiB (16.7%) to spare",
@@ -19,7 +19,7 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
         "the engines disagree",
         "dropout is 0",
     ):
-        assert told in text, told
+        assert phrase in text, phrase
     assert page.locator("dt:text-is('take') + dd").inner_text() == "strategy=fsdp"
     assert page.locator("figure").count() == 4
     assert page.locator("polyline").count() == 3

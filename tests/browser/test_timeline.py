@@ -37,8 +37,8 @@ def bar(page: Any) -> Any:
 def drawn_at(page: Any, hint: str) -> tuple[float, float]:
     """Return where a stretch of the first rank begins and ends, as shares of the width."""
     box, place = bar(page), page.locator("figure.zoom rect", has_text=hint).first.bounding_box()
-    left = (place["x"] - box["x"]) / box["width"]
-    return left, left + place["width"] / box["width"]
+    remaining = (place["x"] - box["x"]) / box["width"]
+    return remaining, remaining + place["width"] / box["width"]
 
 
 def test_all_of_the_step_is_shown_first(page: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import ROOT, environment
-from tests.unit.ui.folders import beat, logged, made
+from tests.unit.ui.folders import beat, logged, make_run
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
     """The first page, with a run that continues and two that ended."""
     runs = tmp_path / "runs"
     for name, state in (("a-ddp", "queued"), ("b-fsdp", "finished"), ("c-fsdp", "failed")):
-        beat(made(runs, name, state), 0, 5, "forward")
+        beat(make_run(runs, name, state), 0, 5, "forward")
     words = [sys.executable, "-m", "dtk", "ui", str(runs), "--no-open"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT) as process:
         assert process.stderr is not None

@@ -23,7 +23,7 @@ def cpu_s(pids: list[int]) -> float:
     """CPU time of all these processes."""
     stats = [Path(f"/proc/{pid}/stat") for pid in pids]
     fields = [stat.read_text().rpartition(")")[2].split() for stat in stats if stat.exists()]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+    return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -33,14 +33,14 @@ def job(name: str, log: Path, jobs: ModuleType = stuck) -> Iterator[int]:
     argv = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d",
             "--rdzv-endpoint=localhost:0", str(jobs.__file__), name]  # fmt: skip
     with log.open("w") as out:
-        one = environment(OMP_NUM_THREADS="1")
-        process = subprocess.Popen(argv, env=one, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        texts = environment(OMP_NUM_THREADS="1")
+        process = subprocess.Popen(argv, env=texts, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
     try:
         ends_s, quiet, before = time.monotonic() + START_S, 0, -1.0
         while quiet < 3 and time.monotonic() < ends_s and process.poll() is None:
             time.sleep(1.0)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            spent_s = cpu_s([int(one) for one in children])
+            spent_s = cpu_s([int(child) for child in children])
             running = name in (*jobs.HEALTHY, "computes", "ddp_tokenizer")
             least_s = (6.0 if running else 0.5) * ranks  # Importing torch and its compiler takes up to 6 s here.
             started = spent_s > least_s and len(children) >= ranks - 1
@@ -59,7 +59,7 @@ def tree(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return [
         pid,
-        *(one for child in (children.read_text().split() if children.exists() else ()) for one in tree(int(child))),
+        *(item for child in (children.read_text().split() if children.exists() else ()) for item in tree(int(child))),
     ]
 
 

@@ -45,8 +45,8 @@ def test_the_rank_that_sleeps_is_named_and_the_job_stays_as_it_was(hanging: int,
     assert seen.first["where"][0]["function"] == "_hold"
     assert stat.S_IMODE((tmp_path / "look").stat().st_mode) == 0o700
     (after,) = processes.find([hanging])
-    assert {one.pid for one in after.values()} == {one.pid for one in before.values()}
-    assert all(processes.moment(one.pid)[0].state in "SR" for one in after.values())
+    assert {process.pid for process in after.values()} == {process.pid for process in before.values()}
+    assert all(processes.moment(process.pid)[0].state in "SR" for process in after.values())
     again = command(str(hanging), "--folder", str(tmp_path / "look"))
     assert again.returncode == 2 and "already holds the records" in again.stderr
 
@@ -66,8 +66,8 @@ def test_slurm_collects_through_srun(hanging: int, tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     options = ["--folder", str(tmp_path / "look"), "--rounds", "2", "--every-s", "0.2", "--collect", "--no-native"]
     done = command("--slurm", "77", *options, PATH=path)
-    asked = (tmp_path / "srun.args").read_text()
-    assert "--jobid=77 --overlap --ntasks-per-node=1" in asked and "--no-native" in asked
+    text = (tmp_path / "srun.args").read_text()
+    assert "--jobid=77 --overlap --ntasks-per-node=1" in text and "--no-native" in text
     if done.returncode == 0:  # Another job of this host makes the command ask which one is meant.
         assert len(list((tmp_path / "look" / "stacks").iterdir())) == 4
     else:

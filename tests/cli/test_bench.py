@@ -45,23 +45,25 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
     options = ["--ab", "one", "two", "--config-dir", str(presets), "--repeats", "1", "--json", "--html", str(page)]
     done = bench(*SMALL, *options, NCCL_HARMLESS="mine")
     assert done.returncode == 0, done.stderr
-    made: dict[str, Any] = json.loads(done.stdout)
-    assert (made["backend"], made["world_size"], made["device"], made["failure"]) == ("gloo", 2, "cpu", None)
-    cells = {(one["side"], one["operation"], one["size_bytes"]) for one in made["results"]}
+    output: dict[str, Any] = json.loads(done.stdout)
+    assert (output["backend"], output["world_size"], output["device"], output["failure"]) == ("gloo", 2, "cpu", None)
+    cells = {(item["side"], item["operation"], item["size_bytes"]) for item in output["results"]}
     operations = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
     assert cells == {(side, name, size) for side in ("one", "two") for name in operations for size in (1024, 65536)}
-    for one in made["results"]:
-        assert one["wrong_elements"] == 0
-        assert 1e-7 < one["time_s"]["median"] < 10
-        assert one["algbw_gb_per_s"]["median"] == pytest.approx(one["size_bytes"] / one["time_s"]["median"] / 1e9)
-    assert len(made["gains"]) == 10
-    assert [side["kept"] for side in made["sides"]] == [{"NCCL_HARMLESS": "mine"}] * 2
-    assert any("your NCCL_HARMLESS=mine is kept" in note for note in made["notes"])
+    for result in output["results"]:
+        assert result["wrong_elements"] == 0
+        assert 1e-7 < result["time_s"]["median"] < 10
+        assert result["algbw_gb_per_s"]["median"] == pytest.approx(
+            result["size_bytes"] / result["time_s"]["median"] / 1e9
+        )
+    assert len(output["gains"]) == 10
+    assert [side["kept"] for side in output["sides"]] == [{"NCCL_HARMLESS": "mine"}] * 2
+    assert any("your NCCL_HARMLESS=mine is kept" in note for note in output["notes"])
     assert page.read_text().count("<polyline") == 10
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["nccl=infiniband"], "nccl=infiniband is for NCCL, and these ranks communicate over gloo"),
         (["--ab", "auto", "nonsense"], 'unknown nccl "nonsense"'),
@@ -74,10 +76,10 @@ def test_two_presets_on_two_real_ranks(presets: Path, tmp_path: Path) -> None:
         (["--repeats", "0"], "'0' is not a whole number from 1 to 1,000"),
     ],
 )
-def test_wrong_input_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_one_line(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "comm", *arguments]) == 2
     out, error = capsys.readouterr()
-    assert told in error and error.count("\n") == 1 and out == ""
+    assert text in error and error.count("\n") == 1 and out == ""
 
 
 def test_help_needs_no_torch() -> None:
@@ -97,8 +99,8 @@ def test_under_torchrun_rank_0_reports_for_all(presets: Path) -> None:
     options = ["--op", "all_reduce", "--ab", "one", "two", "--config-dir", str(presets), "--repeats", "1", "--json"]
     done = bench(*SMALL, *options, launcher=launcher)
     assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert made["world_size"] == 2 and len(made["results"]) == 4 and made["failure"] is None
+    output = json.loads(done.stdout)
+    assert output["world_size"] == 2 and len(output["results"]) == 4 and output["failure"] is None
 
 
 def ranks_of(process: "subprocess.Popen[str]") -> dict[int, psutil.Process]:
@@ -106,9 +108,9 @@ def ranks_of(process: "subprocess.Popen[str]") -> dict[int, psutil.Process]:
     ends_s = time.monotonic() + 60
     while time.monotonic() < ends_s:
         children = psutil.Process(process.pid).children(recursive=True)
-        found = {int(one.environ()["RANK"]): one for one in children if "dtk.bench.rank" in one.cmdline()}
-        if len(found) == 2:
-            return found
+        result = {int(child.environ()["RANK"]): child for child in children if "dtk.bench.rank" in child.cmdline()}
+        if len(result) == 2:
+            return result
         time.sleep(0.2)
     raise AssertionError("the ranks did not start")
 

@@ -32,11 +32,11 @@ def test_comparable_runs_by_id_beginning_and_folder(runs: list[Path], capsys: py
 
 def test_json_is_one_object_and_nothing_else(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "aa", "bb", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "dtk.comparison/1"
-    assert found["comparable"] is True
-    speed = next(one for one in found["figures"] if one["key"] == "step_time_s")
-    assert [one["median"] for one in speed["variants"]] == [0.1, 0.2]
+    output = json.loads(capsys.readouterr().out)
+    assert output["schema"] == "dtk.comparison/1"
+    assert output["comparable"] is True
+    speed = next(figure for figure in output["figures"] if figure["key"] == "step_time_s")
+    assert [variant["median"] for variant in speed["variants"]] == [0.1, 0.2]
     assert speed["variants"][1]["ratio"]["median"] == 2.0
 
 
@@ -73,7 +73,7 @@ def test_one_run_with_figures_is_exit_1_and_repeats_are_exit_0(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         ([], "at least two runs"),
         (["aa"], "at least two runs"),
@@ -87,7 +87,7 @@ def test_one_run_with_figures_is_exit_1_and_repeats_are_exit_0(
     ],
 )
 def test_wrong_input_is_one_line_and_exit_2(
-    runs: list[Path], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    runs: list[Path], capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     newer, damaged = make_run(runs[0].parent, "dd"), make_run(runs[0].parent, "ee")
     status = json.loads((newer / "status.json").read_text())
@@ -99,7 +99,7 @@ def test_wrong_input_is_one_line_and_exit_2(
     assert main(["compare", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert told in captured.err
+    assert text in captured.err
     assert captured.err.count("\n") == 1
 
 
@@ -123,11 +123,11 @@ def test_real_runs_of_two_strategies_are_comparable(tmp_path: Path, capsys: pyte
         done = run(tmp_path, f"strategy={strategy}", *job, OMP_NUM_THREADS="1")
         assert done.returncode == 0, done.stderr
     assert main(["compare", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {one["key"]: one["status"] for one in found["parity"]} == dict.fromkeys(
-        (one["key"] for one in found["parity"]), "same"
+    output = json.loads(capsys.readouterr().out)
+    assert {check["key"]: check["status"] for check in output["parity"]} == dict.fromkeys(
+        (check["key"] for check in output["parity"]), "same"
     )
-    ddp, fsdp = found["variants"]
-    assert [one["op"] for one in ddp["collectives"]] == ["all_reduce"]
-    assert "all_gather" in [one["op"] for one in fsdp["collectives"]]
+    ddp, fsdp = output["variants"]
+    assert [collective["op"] for collective in ddp["collectives"]] == ["all_reduce"]
+    assert "all_gather" in [collective["op"] for collective in fsdp["collectives"]]
     assert all(len(line["samples_hash"]) == 16 for line in metrics(Path(ddp["runs"][0]["path"])))

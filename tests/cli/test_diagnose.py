@@ -78,8 +78,8 @@ def test_help_teaches_and_loads_little() -> None:
     names = loaded.stderr.split()
     assert {"torch", "hydra", "numpy", "rich", "msgspec", "yaml"}.isdisjoint(names)
     assert len(names) < 250
-    for told in ("examples:", "exit code: 0 healthy; 1", "limits", "256 MiB", "200,000 files", "--limit-scale"):
-        assert told in done.stdout
+    for text in ("examples:", "exit code: 0 healthy; 1", "limits", "256 MiB", "200,000 files", "--limit-scale"):
+        assert text in done.stdout
     loaded = "import sys; sys.argv[1:] = ['diagnose', '--help']; import dtk.commands.main, contextlib, io\n" + (
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): dtk.commands.main.main()\n"
         "print(*({'torch', 'yaml', 'rich', 'msgspec', 'hydra'} & set(sys.modules)))"
@@ -110,7 +110,7 @@ def test_json_is_the_report_and_nothing_else(job: Path) -> None:
     assert done.returncode == 1 and done.stderr == ""
     value = json.loads(done.stdout)
     jsonschema.validate(value, SCHEMA)
-    assert [one["cause"] for one in value["root_causes"]] == ["hang.rank_raised"]
+    assert [root_cause["cause"] for root_cause in value["root_causes"]] == ["hang.rank_raised"]
     assert diagnose(job, "--format", "json").stdout == done.stdout
 
 
@@ -230,14 +230,14 @@ def test_did_you_mean() -> None:
 
 def test_names_and_order_of_files_do_not_matter(tmp_path: Path) -> None:
     dumps = sorted(shared_data("flight/gloo/missing").glob("tr_?"))
-    one, other = tmp_path / "a" / "job", tmp_path / "b" / "job"
-    one.mkdir(parents=True)
+    first, other = tmp_path / "a" / "job", tmp_path / "b" / "job"
+    first.mkdir(parents=True)
     other.mkdir(parents=True)
     for dump in dumps:
-        shutil.copy(dump, one / dump.name)
+        shutil.copy(dump, first / dump.name)
     for dump in reversed(dumps):
         shutil.copy(dump, other / f"host-{9 - int(dump.name[-1])}.site_rank_{dump.name[-1]}")
-    reports = [json.loads(diagnose("job", "--json", cwd=path.parent).stdout) for path in (one, other)]
+    reports = [json.loads(diagnose("job", "--json", cwd=path.parent).stdout) for path in (first, other)]
     for value in reports:
         for finding in (*value["root_causes"], *value["findings"]):
             for item in finding["evidence"]:

@@ -245,26 +245,26 @@ def torchrun(nodes, ranks, *arguments, of_node=None, timeout_s=150):
         for node in range(nodes)
     ]
     try:
-        told = [process.communicate(timeout=timeout_s) for process in processes]
+        text = [process.communicate(timeout=timeout_s) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [process.returncode for process in processes], told
+    return [process.returncode for process in processes], text
 
 
 @pytest.mark.extended
 @pytest.mark.timeout(240)
 def test_two_nodes_that_are_alike():
-    codes, told = torchrun(2, 2, "--only", "limits,hostname,nodes,collectives", "--json", "--timeout-s", "90")
-    report = json.loads(told[0][0])
-    assert told[1][0] == "", "rank 0 alone prints"
+    codes, text = torchrun(2, 2, "--only", "limits,hostname,nodes,collectives", "--json", "--timeout-s", "90")
+    report = json.loads(text[0][0])
+    assert text[1][0] == "", "rank 0 alone prints"
     assert [node["node"] for node in report["nodes"]] == [0, 1]
     between = {check["name"]: check for check in report["between"]}
     assert set(between) == {"agreement", "clock", "reach", "collectives_gloo"}
     assert {check["status"] for check in between.values()} == {"ok"}, between
     assert between["collectives_gloo"]["measures"]["ranks"] == 4
     expected = 1 if report["status"] == "failure" else 0  # The host name of a test machine may be loopback's.
-    assert codes == [expected, expected], told
+    assert codes == [expected, expected], text
 
 
 @pytest.mark.extended
@@ -280,9 +280,9 @@ def test_two_nodes_that_differ(tmp_path):
         node: {"LD_LIBRARY_PATH": str(tmp_path), "NVML_STUB": str(tmp_path / f"answers{node}")} for node in range(2)
     }
     of_node[1] |= {"LD_PRELOAD": str(clock), "CLOCK_AHEAD_S": "4", "NCCL_DEBUG": "INFO"}
-    codes, told = torchrun(2, 1, "--only", "gpus,throttling,nodes", of_node=of_node)
-    out = told[0][0]
-    assert codes == [1, 1], told
+    codes, text = torchrun(2, 1, "--only", "gpus,throttling,nodes", of_node=of_node)
+    out = text[0][0]
+    assert codes == [1, 1], text
     assert re.search(r"^node 0: .*\nok +devices", out, re.MULTILINE), out
     assert re.search(r"^node 1: .*\n", out, re.MULTILINE)
     assert "GPU 0 is throttled: hardware_thermal" in out

@@ -193,11 +193,11 @@ def test_what_lies_in_the_place_of_a_file_does_not_stop_the_listing(tmp_path: Pa
 
 
 def test_a_narrow_terminal_loses_columns_not_names(runs: Path) -> None:
-    found = list_runs(runs)
-    wide, narrow = (lines.render(listing(found), columns=columns, colour=False) for columns in (80, 28))
+    result = list_runs(runs)
+    wide, narrow = (lines.render(listing(result), columns=columns, colour=False) for columns in (80, 28))
     assert "tokens/s" in wide and "tokens/s" not in narrow
     assert max(map(len, narrow.splitlines())) <= 28
-    assert [line.split()[0] for line in narrow.splitlines()[1:]] == [run.id for run in found]
+    assert [line.split()[0] for line in narrow.splitlines()[1:]] == [run.id for run in result]
 
 
 def test_states_that_can_be_asked_for_are_those_there_are() -> None:

@@ -152,11 +152,11 @@ def test_show_a_failed_run_by_its_beginning(runs: Path) -> None:
 
 
 def test_show_a_finished_run_as_json(runs: Path) -> None:
-    found = json.loads(dtk("show", "--json", str(runs / "20260102-000000-gpt2_tiny-ddp-w2-aaaa")).stdout)
-    assert found["run"]["state"] == "finished" and found["summary"]["tokens_per_s"] == 12345.6
-    assert found["last_metrics"] == {"step": 10, "loss": 2.5, "tokens_per_s": 12000.0}
-    assert found["overrides"] == ["strategy=ddp", "train.steps=10"]
-    assert found["recorded"] == {"heartbeat": 2}
+    output = json.loads(dtk("show", "--json", str(runs / "20260102-000000-gpt2_tiny-ddp-w2-aaaa")).stdout)
+    assert output["run"]["state"] == "finished" and output["summary"]["tokens_per_s"] == 12345.6
+    assert output["last_metrics"] == {"step": 10, "loss": 2.5, "tokens_per_s": 12000.0}
+    assert output["overrides"] == ["strategy=ddp", "train.steps=10"]
+    assert output["recorded"] == {"heartbeat": 2}
 
 
 def test_show_a_damaged_run(runs: Path) -> None:
@@ -240,8 +240,8 @@ def test_listing_is_linear(tmp_path: Path) -> None:
         paths = RunPaths(tmp_path / f"run-{i:04d}")
         write_json(paths.status, Status(state="finished", step=i))
         paths.metrics.write_text('{"step": 1, "loss": 1.0}\n' * 3000)
-    found, calls = calls_in(lambda: list_runs(tmp_path))
-    assert len(found) == 300
+    result, calls = calls_in(lambda: list_runs(tmp_path))
+    assert len(result) == 300
     assert calls < 100_000
 
 

@@ -76,8 +76,8 @@ def test_lint_of_this_environment(capsys, monkeypatch):
     monkeypatch.setenv("NCCL_IB_DISABLED", "1")
     code, text = answer(capsys, "lint")
     assert code == 1 and "did you mean NCCL_IB_DISABLE?" in text and "(environment)" in text
-    found = json.loads(answer(capsys, "lint", "--json")[1])
-    assert (found["exit_code"], found["items"][0]["severity"]) == (1, "error")
+    output = json.loads(answer(capsys, "lint", "--json")[1])
+    assert (output["exit_code"], output["items"][0]["severity"]) == (1, "error")
 
 
 def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_presets_of_ones_own_are_listed_and_a_broken_one_does_not_hide_them(caps
     assert answer(capsys, "--config-dir", str(tmp_path), "list") == (0, listed)
     (tmp_path / "nccl" / "bad.yaml").write_text("variables: [\n")
     code, partly = answer(capsys, "--config-dir", str(tmp_path))
-    (line,) = [one for one in partly.splitlines() if one.startswith("bad ")]
+    (line,) = [item for item in partly.splitlines() if item.startswith("bad ")]
     assert code == 1 and "cannot be used: cannot read" in line and "\nmine " in partly
     code, text = answer(capsys, "--json", "--config-dir", str(tmp_path))
     assert code == 1 and "cannot read" in json.loads(text)["bad"]["problem"]
@@ -156,8 +156,8 @@ def test_keys_may_stand_anywhere_in_an_export(capsys):
 def test_recommend_says_why(capsys):
     code, text = answer(capsys, "recommend")
     assert code == 0 and "because" in text
-    found = json.loads(answer(capsys, "recommend", "--nodes", "2", "--json")[1])
-    assert found["recommended"][0]["because"] and found["recommended"][0]["preset"] in read_presets()
+    output = json.loads(answer(capsys, "recommend", "--nodes", "2", "--json")[1])
+    assert output["recommended"][0]["because"] and output["recommended"][0]["preset"] in read_presets()
 
 
 def test_no_action_imports_torch_or_hydra():
@@ -220,8 +220,8 @@ def test_the_preset_reaches_the_ranks_and_the_users_own_variable_wins(tmp_path):
 @pytest.mark.timeout(200)
 def test_under_torchrun_the_ranks_take_it_too(tmp_path):
     _, folder, given = spoken(tmp_path, ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"))
-    told = ["INFO", "2000", "INFO", f"{folder}/flight/watchdog_rank_"]
-    assert given == (tmp_path / "1").read_text().split() == told, "also what torch reads when it is imported"
+    texts = ["INFO", "2000", "INFO", f"{folder}/flight/watchdog_rank_"]
+    assert given == (tmp_path / "1").read_text().split() == texts, "also what torch reads when it is imported"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ def test_its_own_tests_pass(tmp_path: Path) -> None:
     assert main(["new", str(tmp_path / "lab")]) == 0
     readme = (tmp_path / "lab" / "README.md").read_text()
     (typed,) = (line.split("#")[0].split() for line in readme.splitlines() if line.startswith("python -m "))
-    found = run_module(typed[2:], environment() | {"PYTHONPATH": str(ROOT)}, tmp_path / "lab", 120)
-    assert found.returncode == 0 and "Ran 2 tests" in found.stderr, found.stdout + found.stderr
+    process = run_module(typed[2:], environment() | {"PYTHONPATH": str(ROOT)}, tmp_path / "lab", 120)
+    assert process.returncode == 0 and "Ran 2 tests" in process.stderr, process.stdout + process.stderr
 
 
 def test_the_library_composes_plans_and_names_what_is_wrong() -> None:

@@ -29,11 +29,11 @@ def test_help_needs_no_torch(tmp_path: Path) -> None:
 
 def test_a_script_that_would_hang(tmp_path: Path) -> None:
     """In all forms of the report, from one process: each would load torch again."""
-    asked = ["preflight", "--script", str(SCRIPT), "--world-size", "3", "--steps", "1"]
+    requests = ["preflight", "--script", str(SCRIPT), "--world-size", "3", "--steps", "1"]
     code = f"""if True:
         from dtk.commands.main import main
         forms = (["--json", "--html", "page.html"], ["--markdown"])
-        print([main([*{asked}, *form, "--", "barrier"]) for form in forms])"""
+        print([main([*{requests}, *form, "--", "barrier"]) for form in forms])"""
     process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -58,8 +58,8 @@ def test_a_script_that_would_hang(tmp_path: Path) -> None:
 
 def test_the_page_of_a_job_that_ends_says_what_was_proven(tmp_path: Path) -> None:
     values = SCRIPT.with_name("values.py")
-    asked = ["preflight", "--script", str(values), "--world-size", "2", "--steps", "0", "--html", "page.html"]
-    process = dtk(tmp_path, *asked, "--", "objects")
+    requests = ["preflight", "--script", str(values), "--world-size", "2", "--steps", "0", "--html", "page.html"]
+    process = dtk(tmp_path, *requests, "--", "objects")
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith("would finish: ") and "page.html" in process.stdout
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -96,10 +96,10 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(preflight_run, "simulate_all", None)  # Would raise.
-    for name, told in ((str(tmp_path), "it is a folder"), (str(tmp_path / "no" / "x.html"), "there is no folder")):
+    for name, text in ((str(tmp_path), "it is a folder"), (str(tmp_path / "no" / "x.html"), "there is no folder")):
         assert main(["preflight", "--script", str(SCRIPT), "--world-size", "2", "--html", name]) == 2
         error = capsys.readouterr().err
-        assert told in error and error.count("\n") == 1
+        assert text in error and error.count("\n") == 1
 
 
 def test_a_run_that_would_hang_is_not_launched(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_wrong_input_is_one_line(
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # The command sets it for good.
 
-    arguments, told = WRONG[name]
+    arguments, text = WRONG[name]
     assert main(["preflight", *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert text in error
     assert error.count("\n") == 1

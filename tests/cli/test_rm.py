@@ -40,7 +40,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Any:
     os.close(ours)
 
 
-def left(runs: Path) -> set[str]:
+def names_of_runs(runs: Path) -> set[str]:
     return {path.name for path in runs.iterdir()}
 
 
@@ -51,7 +51,7 @@ def test_one_run_after_a_yes(runs: Path, answer: Answer, capsys: Any) -> None:
     captured = capsys.readouterr()
     assert "1 run, 2 files, " in captured.out and "removed runs/bad" in captured.out
     assert "remove 1 run (" in captured.err and captured.err.endswith("permanently? [y/N] ")
-    assert left(runs) == {"good", "stuck"}
+    assert names_of_runs(runs) == {"good", "stuck"}
     assert int(captured.out.split("(")[1].split(" bytes")[0].replace(",", "")) > 5000
 
 
@@ -60,7 +60,7 @@ def test_anything_but_yes_removes_nothing(runs: Path, answer: Answer, capsys: An
     answer(typed)
     assert main(["rm", "bad", "good"]) == 1
     assert capsys.readouterr().err.endswith("nothing was removed\n")
-    assert left(runs) == {"good", "bad", "stuck"}
+    assert names_of_runs(runs) == {"good", "bad", "stuck"}
 
 
 def test_nobody_to_ask_is_one_line(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_nobody_to_ask_is_one_line(runs: Path, capsys: Any, monkeypatch: pytest.
         assert main(["rm", "bad"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("dtk: nothing was removed: no terminal to ask for confirmation - add --yes")
-    assert (captured.err.count("\n"), captured.out, len(left(runs))) == (1, "", 3)
+    assert (captured.err.count("\n"), captured.out, len(names_of_runs(runs))) == (1, "", 3)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_nobody_to_ask_is_one_line(runs: Path, capsys: Any, monkeypatch: pytest.
 )
 def test_selections(runs: Path, options: list[str], rest: set[str], capsys: Any) -> None:
     assert main(["rm", *options, "--dry-run"]) == 0
-    assert len(left(runs)) == 3 and "removed" not in capsys.readouterr().out
+    assert len(names_of_runs(runs)) == 3 and "removed" not in capsys.readouterr().out
     assert main(["rm", *options, "--yes"]) == 0
-    assert left(runs) == rest
+    assert names_of_runs(runs) == rest
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_selections(runs: Path, options: list[str], rest: set[str], capsys: Any)
 def test_names_or_a_selection(runs: Path, capsys: Any, words: list[str], what: str) -> None:
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(f"dtk: {what} - ")
-    assert len(left(runs)) == 3
+    assert len(names_of_runs(runs)) == 3
 
 
 def test_one_that_is_refused_keeps_all(runs: Path, capsys: Any) -> None:
     assert main(["rm", "--yes", "good", "absent"]) == 2
     assert 'no run "absent" here or in runs' in capsys.readouterr().err
-    assert len(left(runs)) == 3
+    assert len(names_of_runs(runs)) == 3
 
 
 def going(run: Path, host: str = "") -> None:
@@ -125,23 +125,23 @@ def test_a_run_that_is_going_stays_without_force(runs: Path, capsys: Any, host: 
     assert "runs/going is still running (" in err and err.count("\n") == 1
     assert main(["rm", "--yes", "--older-than", "7d"]) == 0
     assert capsys.readouterr().err.startswith("kept: runs/going is still running")
-    assert left(runs) == {"good", "stuck", "going"}
+    assert names_of_runs(runs) == {"good", "stuck", "going"}
     assert main(["rm", "--yes", "--force", "going"]) == 0
-    assert left(runs) == {"good", "stuck"}
+    assert names_of_runs(runs) == {"good", "stuck"}
 
 
 def test_a_queued_run_stays_without_force(runs: Path, capsys: Any) -> None:
     make(runs, "waits", "queued")
     assert main(["rm", "--yes", "waits"]) == 2
     assert "runs/waits waits for its scheduler; cancel the job first" in capsys.readouterr().err
-    assert "waits" in left(runs)
+    assert "waits" in names_of_runs(runs)
 
 
 def test_a_lost_run_may_go(runs: Path) -> None:
     make(runs, "lost", "running")
     write_json(RunPaths(runs / "lost").manifest, {"pid": 2**22 + 5, "host": socket.gethostname()})
     assert main(["rm", "--yes", "lost"]) == 0
-    assert "lost" not in left(runs)
+    assert "lost" not in names_of_runs(runs)
 
 
 def test_a_damaged_run_goes_only_by_force(runs: Path, capsys: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_damaged_run_goes_only_by_force(runs: Path, capsys: Any) -> None:
     assert main(["rm", "--yes", "bad"]) == 2
     assert "runs/bad is damaged: status.json: " in capsys.readouterr().err
     assert main(["rm", "--yes", "--force", "bad"]) == 0
-    assert left(runs) == {"good", "stuck"}
+    assert names_of_runs(runs) == {"good", "stuck"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_links_are_removed_not_followed(runs: Path, tmp_path: Path, capsys: Any)
     (runs / "bad" / "logs" / "up").symlink_to(runs)
     assert size_of(runs / "bad").bytes < 5000
     assert main(["rm", "--yes", "bad"]) == 0
-    assert (outside / "precious").stat().st_size == 10_000 and left(runs) == {"good", "stuck"}
+    assert (outside / "precious").stat().st_size == 10_000 and names_of_runs(runs) == {"good", "stuck"}
 
 
 def test_a_link_to_a_run_is_refused(runs: Path, capsys: Any) -> None:
@@ -193,7 +193,7 @@ def test_a_link_to_a_run_is_refused(runs: Path, capsys: Any) -> None:
         assert main(["rm", "--yes", "--force", *words]) == 2
         assert "runs/latest is a symbolic link, and links are not followed" in capsys.readouterr().err
     assert main(["rm", "--yes", "--state", "finished"]) == 0
-    assert left(runs) == {"bad", "stuck", "latest"}
+    assert names_of_runs(runs) == {"bad", "stuck", "latest"}
     assert (runs / "latest").is_symlink()
 
 
@@ -237,7 +237,7 @@ def test_a_name_with_control_characters_is_shown_not_obeyed(runs: Path, capsys: 
     assert main(["rm", "--yes", "--failed"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and "removed runs/evil\\x1b[2J\\nremoved runs-good\n" in out
-    assert "\nremoved runs-good" not in out and left(runs) == {"good"}
+    assert "\nremoved runs-good" not in out and names_of_runs(runs) == {"good"}
     assert json.loads((runs / "good" / "status.json").read_text())["state"] == "finished"
 
 
@@ -245,7 +245,7 @@ def test_two_ways_of_saying_states_remove_nothing(runs: Path, capsys: Any) -> No
     assert main(["rm", "--failed", "--state", "finished", "--yes"]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("dtk: --failed and --state both name states") and captured.out == ""
-    assert captured.err.count("\n") == 1 and len(left(runs)) == 3
+    assert captured.err.count("\n") == 1 and len(names_of_runs(runs)) == 3
 
 
 def test_a_missing_folder_is_said_without_a_terminal(runs: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

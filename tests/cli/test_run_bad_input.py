@@ -365,12 +365,12 @@ def test_resume_of_a_run_that_is_still_running(tmp_path: Path) -> None:
 @pytest.mark.timeout(90)
 def test_an_odd_runs_folder_is_no_error(tmp_path: Path) -> None:
     """Spaces, `=`, a comma, letters beyond ASCII, and a link to it."""
-    odd = tmp_path / "a = b, \u00e9\u2603"
-    odd.mkdir()
-    (tmp_path / "link").symlink_to(odd)
+    uneven = tmp_path / "a = b, \u00e9\u2603"
+    uneven.mkdir()
+    (tmp_path / "link").symlink_to(uneven)
     process = run(tmp_path / "unused", *TINY, "train.steps=1", f'runs_folder="{tmp_path}/link/new"', "launcher.nproc=1")
     assert process.returncode == 0, process.stdout + process.stderr
-    folder = only_run(odd / "new")
+    folder = only_run(uneven / "new")
     assert status(folder)["state"] == "finished"
     again = run(tmp_path / "unused", f'resume="{folder}"', "train.steps=2")
     assert again.returncode == 0, again.stdout + again.stderr

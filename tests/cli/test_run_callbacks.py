@@ -25,8 +25,8 @@ class Alone(Callback):
 def test_the_example_of_the_page_runs(tmp_path):
     (tmp_path / "averages.py").write_text(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1])
     command = shlex.split(re.search(r"```bash\npython -m (.*?)\n```", PAGE)[1])
-    found = run_module(command, environment(), tmp_path, 100)
-    assert found.returncode == 0, found.stdout + found.stderr
+    process = run_module(command, environment(), tmp_path, 100)
+    assert process.returncode == 0, process.stdout + process.stderr
     logs = [path.read_text() for path in (tmp_path / "runs").glob("*/logs/attempt_0/rank_00000/stdout.log")]
     assert "averages of 52 parameters after step 3" in logs[0]
 
@@ -34,8 +34,8 @@ def test_the_example_of_the_page_runs(tmp_path):
 @pytest.mark.timeout(180)
 def test_the_built_in_ones_of_the_page_run_also_before_the_launch(tmp_path):
     command = shlex.split(re.findall(r"```bash\npython -m (.*?)\n```", PAGE)[1])
-    found = run_module([*command, "preflight=on"], environment(), tmp_path, 150)
-    assert found.returncode == 0, found.stdout + found.stderr
+    process = run_module([*command, "preflight=on"], environment(), tmp_path, 150)
+    assert process.returncode == 0, process.stdout + process.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert json.loads((run / "checkpoints" / "best.json").read_text())["metric"] == "validation_loss"
     assert '"grad_norm/blocks.0"' in (run / "metrics.jsonl").read_text()
@@ -45,9 +45,9 @@ def test_the_built_in_ones_of_the_page_run_also_before_the_launch(tmp_path):
 def test_a_collective_on_one_rank_is_caught(tmp_path):
     (tmp_path / "mine.py").write_text(ALONE)
     own = ["callbacks=[{_target_: mine.Alone}]", "allow_targets=[mine.*]", "train.steps=20", "launcher.nproc=2"]
-    found = run_module(["dtk.run", *TINY, *own, f"runs_folder={tmp_path / 'runs'}"], environment(), tmp_path, 100)
-    assert found.returncode == 1, found.stdout + found.stderr
-    assert "rank 0 called barrier at mine.py:8 in Alone.after_step" in found.stdout
+    process = run_module(["dtk.run", *TINY, *own, f"runs_folder={tmp_path / 'runs'}"], environment(), tmp_path, 100)
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "rank 0 called barrier at mine.py:8 in Alone.after_step" in process.stdout
     (run,) = (tmp_path / "runs").iterdir()
     assert status(run)["state"] == "hung"
     rehearsed = run_module(["dtk", "preflight", *TINY, *own], environment(), tmp_path, 100)

@@ -21,11 +21,13 @@ def words(tmp_path):
 
 @pytest.mark.timeout(150)
 def test_the_example_of_the_page_learns_and_resumes(words, tmp_path):
-    found = run_module(["dtk.run", *words, *SMALL], environment(), tmp_path, 100)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "step 29/29" in found.stdout  # 2 epochs of 461 samples in batches of 32
-    assert "samples/s" in found.stdout and "tokens" not in found.stdout
-    assert re.search(r"evaluation at step 29: loss \S+  accuracy \S+%  confidence error \S+  51 held-out", found.stdout)
+    process = run_module(["dtk.run", *words, *SMALL], environment(), tmp_path, 100)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "step 29/29" in process.stdout  # 2 epochs of 461 samples in batches of 32
+    assert "samples/s" in process.stdout and "tokens" not in process.stdout
+    assert re.search(
+        r"evaluation at step 29: loss \S+  accuracy \S+%  confidence error \S+  51 held-out", process.stdout
+    )
     (run,) = (tmp_path / "runs").iterdir()
     summary = read_json(run / "summary.json")
     assert 0 < summary["figures"]["validation_confidence_error"] < 1
@@ -53,6 +55,6 @@ def test_it_is_planned_and_rehearsed(words, tmp_path):
     ],
 )
 def test_what_does_not_fit_is_one_line_before_any_rank_starts(words, more, text, tmp_path):
-    found = run_module(["dtk.run", *words, *SMALL, *more], environment(), tmp_path, 50)
-    assert found.returncode == 2 and text in found.stderr, found.stdout + found.stderr
-    assert "Traceback" not in found.stderr
+    process = run_module(["dtk.run", *words, *SMALL, *more], environment(), tmp_path, 50)
+    assert process.returncode == 2 and text in process.stderr, process.stdout + process.stderr
+    assert "Traceback" not in process.stderr

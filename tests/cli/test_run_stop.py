@@ -170,8 +170,8 @@ def test_a_closed_terminal_stops_with_a_checkpoint(launcher, tmp_path):
 
 def kill_all(process) -> None:
     processes = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    for one in processes:
+    for item in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
+            os.kill(item.pid, signal.SIGKILL)
     process.communicate()
     psutil.wait_procs(processes, timeout=100)

@@ -32,8 +32,8 @@ def done(process: Program, timeout_s: float = 200) -> tuple[int, str, str]:
 
 
 def only_sweep(runs: Path) -> Path:
-    (found,) = (runs / "sweeps").iterdir()
-    return found
+    (path,) = (runs / "sweeps").iterdir()
+    return path
 
 
 def events(runs: Path) -> list[dict[str, object]]:
@@ -48,8 +48,8 @@ def test_lists_are_run_one_after_another_and_compared_at_the_end(tmp_path, capsy
     code, out, error = done(dtk("run", *arguments))
     assert code == 0, out + error
     assert [run.state for run in list_runs(tmp_path)] == ["finished"] * 2
-    told = [(event["event"], event["point"]) for event in events(tmp_path)]
-    assert told == [(what, point) for point in (0, 1) for what in ("began", "opened", "ended")]
+    rows = [(event["event"], event["point"]) for event in events(tmp_path)]
+    assert rows == [(what, point) for point in (0, 1) for what in ("began", "opened", "ended")]
     ran = [tmp_path / str(event["run"]) for event in events(tmp_path) if event["event"] == "opened"]
     sizes = [yaml.safe_load((run / "config.yaml").read_text())["train"]["micro_batch_size"] for run in ran]
     assert sizes == [4, 8]

@@ -129,8 +129,8 @@ def test_two_points_run_with_their_overrides_and_only_rank_0_reports(by, tmp_pat
             assert wandb(server, tmp_path, "sweep", "--project", "dtk", str(path)).returncode == 0
             done = wandb(server, tmp_path, "agent", f"{ENTITY}/dtk/sweep1")
         assert done.returncode == 0, done.stdout + done.stderr
-        made = sorted(path for path in runs.iterdir() if RunPaths(path).status.exists())
-        for index, (run, point) in enumerate(zip(made, points)):
+        paths = sorted(path for path in runs.iterdir() if RunPaths(path).status.exists())
+        for index, (run, point) in enumerate(zip(paths, points)):
             name = f"point{index}"
             assert status(run)["state"] == "finished"
             stored = yaml.safe_load(RunPaths(run).config.read_text())
@@ -141,5 +141,5 @@ def test_two_points_run_with_their_overrides_and_only_rank_0_reports(by, tmp_pat
             assert server.config[name]["strategy"]["value"] == point["strategy"]
             assert server.config[name]["model"]["value"]["layers"] == 2
             assert len(list(run.glob("wandb/run-*"))) == 1, "one process talks to the server"
-        assert len(made) == 2 and set(server.history) == {"point0", "point1"}
+        assert len(paths) == 2 and set(server.history) == {"point0", "point1"}
     assert ROOT not in tmp_path.parents

@@ -36,20 +36,20 @@ def test_memory_that_runs_out_ends_the_search(tmp_path: Path) -> None:
     job = [*HUNGRY, "model.arguments={most:1}", "strategy=single", "train.global_batch_size=4"]
     done = tune("micro_batch_size", *job, "--repeats", "1", "--steps", "2", "--json", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    made: dict[str, Any] = json.loads(done.stdout)
-    assert made["take"] == "train.micro_batch_size=1"
-    assert [(one["override"], one["ended"]) for one in made["candidates"]] == [
+    output: dict[str, Any] = json.loads(done.stdout)
+    assert output["take"] == "train.micro_batch_size=1"
+    assert [(candidate["override"], candidate["ended"]) for candidate in output["candidates"]] == [
         ("train.micro_batch_size=1", "finished"),
         ("train.micro_batch_size=2", "out of memory"),
     ]
-    first = made["candidates"][0]
+    first = output["candidates"][0]
     assert first["tokens_per_s"]["median"] > 1 and first["peak_memory_bytes"]["median"] > 2**20
     assert done.stderr.count("search: train.micro_batch_size=2: out of memory") == 1
     assert not list(tmp_path.glob("dtk-tune-*")), "probes leave nothing behind"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["bucket", "strategy=fsdp"], "strategy=fsdp has no buckets"),
         (["wrap", "strategy=ddp"], "strategy=ddp wraps no units"),
@@ -66,7 +66,7 @@ def test_memory_that_runs_out_ends_the_search(tmp_path: Path) -> None:
 )
 def test_wrong_input_is_one_line(
     arguments: list[str],
-    told: str,
+    text: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -74,7 +74,7 @@ def test_wrong_input_is_one_line(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["tune", *arguments]) == 2
     out, error = capsys.readouterr()
-    assert told in error and error.count("\n") == 1 and out == ""
+    assert text in error and error.count("\n") == 1 and out == ""
     assert not list(tmp_path.iterdir())
 
 
@@ -84,7 +84,7 @@ def test_doubling_and_bisecting_by_real_runs(tmp_path: Path) -> None:
     job = [*HUNGRY, "model.arguments={most:6}", "strategy=ddp", "train.global_batch_size=48"]
     done = tune("micro_batch_size", *job, "--repeats", "1", "--steps", "2", "--json", "--keep", str(tmp_path / "kept"))
     assert done.returncode == 0, done.stderr
-    tried = [one["override"].rpartition("=")[2] for one in json.loads(done.stdout)["candidates"]]
+    tried = [candidate["override"].rpartition("=")[2] for candidate in json.loads(done.stdout)["candidates"]]
     assert tried == ["1", "2", "4", "6", "8"]
     assert len(list((tmp_path / "kept").iterdir())) == 5
 
@@ -99,8 +99,8 @@ def test_a_limit_of_the_address_space_is_seen_as_memory() -> None:
     code = f"{limit}; from dtk.commands.main import main; sys.exit(main({arguments!r}))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, env=environment())
-    made = json.loads(done.stdout)
-    assert [one["out_of_memory"] for one in made["candidates"]] == [False, False, True], done.stderr
+    output = json.loads(done.stdout)
+    assert [candidate["out_of_memory"] for candidate in output["candidates"]] == [False, False, True], done.stderr
 
 
 @pytest.mark.extended
@@ -115,10 +115,10 @@ def test_candidates_take_turns(topic: str, strategy: str, value: str, tmp_path: 
     options = ["--values", value, "--repeats", "2", "--steps", "2", "--json", "--config-dir", str(tmp_path)]
     done = tune(topic, f"strategy={strategy}", *TINY, "data.sequence_length=32", *options)
     assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert [one["ended"] for one in made["candidates"]] == ["finished", "finished"]
-    assert made["candidates"][0]["present"] and made["candidates"][1]["gain"]["count"] == 2
-    assert made["candidates"][1]["told"] == "too few repeats for an interval" and made["take"] is None
+    output = json.loads(done.stdout)
+    assert [candidate["ended"] for candidate in output["candidates"]] == ["finished", "finished"]
+    assert output["candidates"][0]["present"] and output["candidates"][1]["gain"]["count"] == 2
+    assert output["candidates"][1]["told"] == "too few repeats for an interval" and output["take"] is None
 
 
 @pytest.mark.extended

@@ -118,15 +118,15 @@ def told_after_s(process: "subprocess.Popen[str]") -> tuple[int, str, float]:
 
 def left_running(path: Path) -> list[str]:
     """Command lines that name the script."""
-    found = []
+    texts = []
     for entry in Path("/proc").iterdir():
         try:
             arguments = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
         except OSError:
             continue
         if str(path).encode() in arguments:
-            found.append(arguments.replace(b"\0", b" ").decode())
-    return found
+            texts.append(arguments.replace(b"\0", b" ").decode())
+    return texts
 
 
 @pytest.mark.parametrize("fault", ["none", "again", "late"])
@@ -140,8 +140,8 @@ def test_a_healthy_job_is_left_as_it_is(fault, tmp_path):
     assert [line for line in error.splitlines() if line not in ours] == ["a word on stderr"] * 2
     assert not left_running(path)
     command = [sys.executable, "-m", "dtk", "diagnose", ours[0].rpartition(" in ")[2]]
-    told = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stdout.partition(":")[0]) == (0, "HEALTHY"), told.stdout
+    text = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert (text.returncode, text.stdout.partition(":")[0]) == (0, "HEALTHY"), text.stdout
 
 
 @pytest.mark.parametrize("how", [pytest.param("tcp", marks=pytest.mark.extended), "file"])

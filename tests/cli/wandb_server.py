@@ -217,10 +217,10 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             body = self._body()
             stream = _STREAM.match(self.path)
             if self.path == "/graphql":
-                asked = json.loads(body)
-                name = _OPERATION.search(asked["query"])
-                operation = name.group(1) if name else asked["query"][:60]
-                self._reply({"data": stand_in.answer(operation, asked.get("variables") or {})})
+                output = json.loads(body)
+                name = _OPERATION.search(output["query"])
+                operation = name.group(1) if name else output["query"][:60]
+                self._reply({"data": stand_in.answer(operation, output.get("variables") or {})})
             elif stream:
                 stand_in.streamed(stream.group(2), json.loads(body))
                 self._reply({"exitcode": None, "limits": {}})

@@ -100,18 +100,18 @@ def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def extra(loop: Loop, paths: RunPaths) -> dict[str, Any]:
     """What the built-in callbacks left."""
-    found: dict[str, Any] = {"checkpoints": [path.name for path in complete_checkpoints(paths)]}
+    result: dict[str, Any] = {"checkpoints": [path.name for path in complete_checkpoints(paths)]}
     if (paths.checkpoints / "best.json").is_file():
-        found["best"] = read_json(paths.checkpoints / "best.json")
+        result["best"] = read_json(paths.checkpoints / "best.json")
     if paths.metrics.is_file():
-        found["metrics"] = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
+        result["metrics"] = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
     for _, callback, _ in loop.callbacks.members:
         if isinstance(callback, EMA):
-            found["sums"], found["steps"] = whole(callback.sums), float(callback.steps)
-            found["model"] = whole(dict(loop.parts.model.named_parameters()))
+            result["sums"], result["steps"] = whole(callback.sums), float(callback.steps)
+            result["model"] = whole(dict(loop.parts.model.named_parameters()))
         if isinstance(callback, Weights):
-            found["weights"] = callback.steps
-    return found
+            result["weights"] = callback.steps
+    return result
 
 
 def run_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, dict[str, Any]]:

@@ -111,7 +111,7 @@ def record(context: Context, strategy_config, accumulation: int, precision=None,
         new = [entry for entry in flight_entries() if entry["record_id"] not in seen]
         tap.calls = [("all_reduce", 4 * sum(map(math.prod, entry["input_sizes"]))) for entry in new]
     inner = getattr(optimizer, "optim", optimizer)
-    held = {
+    kept = {
         "parameters": sum(local_bytes(p) for p in model.parameters()),
         "gradients": grads,
         "optimizer": sum(local_bytes(v) for s in inner.state.values() for v in s.values() if v.dim()),
@@ -124,7 +124,7 @@ def record(context: Context, strategy_config, accumulation: int, precision=None,
         by_group[c.op, c.group][0] += c.count
         by_group[c.op, c.group][1] += c.size_bytes
     by_group_done = {key: tuple(value) for key, value in by_group.items()}
-    return by_group_done, summed(tap.calls), summed(listener.regions), held
+    return by_group_done, summed(tap.calls), summed(listener.regions), kept
 
 
 def local_bytes(tensor: torch.Tensor) -> int:

@@ -43,7 +43,7 @@ def train(context: Context, cases: dict[str, tuple[Config, str | None]], folder:
         name -> how it began, loss and gradient norm of each step, the validation loss, and of the last step what it
         declared, what it sent in communication regions and what was sent below dtk.
     """
-    made = {}
+    by_name = {}
     for name, (configuration, source) in cases.items():
         rank, paths = placed(context, configuration), RunPaths(Path(folder) / name)
         recorder = Recorder(configuration, paths, rank.rank, rank.local_rank, 0, rank.world_size, 0, rank.device)
@@ -71,7 +71,7 @@ def train(context: Context, cases: dict[str, tuple[Config, str | None]], folder:
         if configuration.checkpoint.export:
             export(configuration, model, paths, rank, strategy)
         recorder.close()
-        made[name] = {
+        by_name[name] = {
             "began": began,
             "figures": figures,
             "validation": loop.last["validation_loss"],
@@ -79,4 +79,4 @@ def train(context: Context, cases: dict[str, tuple[Config, str | None]], folder:
             "regions": summed(listener.regions),
             "wire": summed(tap.calls),
         }
-    return made
+    return by_name

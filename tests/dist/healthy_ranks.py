@@ -171,8 +171,8 @@ def hsdp(marks: Profiled) -> None:
 
 
 CASES: dict[str, Callable[[Profiled], None]] = {
-    one.__name__: one
-    for one in (
+    item.__name__: item
+    for item in (
         ddp, ddp_accumulates, ddp_by_hand, ddp_validates, zero, fsdp_equal, fsdp_root, fsdp_no_root, fsdp_validates,
         fsdp_accumulates, hsdp,
     )
@@ -186,11 +186,11 @@ def window(kind: str, file: Path) -> Iterator[Profiled]:
     if kind == "none":
         yield None
         return
-    wanted: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "profile_memory": True}
+    expected: dict[str, Any] = {"activities": [ProfilerActivity.CPU], "record_shapes": True, "profile_memory": True}
     if kind == "marked":
         plan = schedule(wait=0, warmup=1, active=STEPS - 1, repeat=1)
-        wanted |= {"schedule": plan, "with_stack": True, "on_trace_ready": lambda p: p.export_chrome_trace(str(file))}
-    with profile(**wanted) as profiler:
+        expected |= {"schedule": plan, "with_stack": True, "on_trace_ready": lambda p: p.export_chrome_trace(str(file))}
+    with profile(**expected) as profiler:
         yield profiler
     if kind == "whole":
         profiler.export_chrome_trace(str(file))

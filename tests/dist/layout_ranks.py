@@ -115,9 +115,9 @@ def _swapped_groups(patch: pytest.MonkeyPatch) -> None:
     axes = Strategy.axes.func
 
     def swapped(self: Any) -> Any:
-        found = dict(axes(self))
-        found["tp"], found["dp_shard"] = found["dp_shard"], found["tp"]
-        return found
+        result = dict(axes(self))
+        result["tp"], result["dp_shard"] = result["dp_shard"], result["tp"]
+        return result
 
     patch.setattr(Strategy, "axes", property(swapped))
 
@@ -262,7 +262,7 @@ def gradients_by_difference(context: Context) -> dict[str, float]:
         "reduce": (lambda x: collectives.reduce(x, axis) ** 2, generator, alike, False),
         "join": (lambda x: collectives.join(x, 1, axis) ** 2, generator, alike, False),
     }
-    found = {}
+    by_name = {}
     for name, (function, inputs, weights, summed_over_ranks) in functions.items():
         # Not contiguous, as what arrives from a transposed product.
         x = torch.randn(ranks, 2 * ranks, 2, generator=inputs, dtype=torch.float64).transpose(0, 2).requires_grad_()
@@ -285,8 +285,8 @@ def gradients_by_difference(context: Context) -> dict[str, float]:
                 slope = (loss(x.detach() + step) - loss(x.detach() - step)) / 2e-5
                 if owner in (None, context.rank):
                     worst = max(worst, abs(slope - float(x.grad.reshape(-1)[i])))
-        found[name] = worst
-    return {**found, "cross_entropy_sum": _cross_entropy(axis)}
+        by_name[name] = worst
+    return {**by_name, "cross_entropy_sum": _cross_entropy(axis)}
 
 
 def attention_over_ranks(context: Context, heads: int, kv_heads: int) -> dict[str, list[float]]:
@@ -298,15 +298,15 @@ def attention_over_ranks(context: Context, heads: int, kv_heads: int) -> dict[st
     weight = torch.randn(2, heads, length, 8, generator=generator)
     expected = torch.nn.functional.scaled_dot_product_attention(*whole, is_causal=True, enable_gqa=True)
     (expected * weight).sum().backward()
-    found = {}
+    by_method = {}
     for method, core in (("ring", cp._ring), ("ulysses", cp._ulysses)):
         part = cp.Part(axis, method)
         own = [part._cut(each.detach(), 2).requires_grad_() for each in whole]
         y = core(axis, *own, 0.0)
         (y * part._cut(weight, 2)).sum().backward()
         pairs = [(y, expected), *((each.grad, all.grad) for each, all in zip(own, whole, strict=True))]
-        found[method] = [float((each - part._cut(all, 2)).detach().abs().max()) for each, all in pairs]
-    return found
+        by_method[method] = [float((each - part._cut(all, 2)).detach().abs().max()) for each, all in pairs]
+    return by_method
 
 
 def _cross_entropy(axis: collectives.Axis) -> float:

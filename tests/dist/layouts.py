@@ -116,9 +116,9 @@ def differences(
     function = "tests.dist.layouts:curves"
     whole = {name: plain(ranks, *typed) for name, typed in layouts.items()}
     half = {f"{name}, half": plain(ranks, *typed, "checkpoint=default", *saves) for name, typed in layouts.items()}
-    found = run_ranks(function, ranks, {**whole, **half}, str(folder), {}, timeout_s=1200)[0]
-    one = ("strategy=single", "parallel=default")
-    alone = {"single": plain(1, *one), **{f"{name}, resumed": plain(1, *one) for name in layouts}}
+    rank = run_ranks(function, ranks, {**whole, **half}, str(folder), {}, timeout_s=1200)[0]
+    texts = ("strategy=single", "parallel=default")
+    alone = {"single": plain(1, *texts), **{f"{name}, resumed": plain(1, *texts) for name in layouts}}
     sources = {f"{name}, resumed": f"{name}, half" for name in layouts}
     single = run_ranks(function, 1, alone, str(folder), sources, timeout_s=1200)[0]
 
@@ -126,6 +126,4 @@ def differences(
         assert len(losses) == STEPS
         return max(abs(a - b) / abs(b) for a, b in zip(losses, single["single"], strict=True))
 
-    return {
-        name: (worst(found[name]), worst([*found[f"{name}, half"], *single[f"{name}, resumed"]])) for name in layouts
-    }
+    return {name: (worst(rank[name]), worst([*rank[f"{name}, half"], *single[f"{name}, resumed"]])) for name in layouts}

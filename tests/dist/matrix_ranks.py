@@ -28,7 +28,7 @@ def parts(
     Returns:
         layout, or (source, layout) -> name of a tensor -> this rank's part of it.
     """
-    found = {}
+    result = {}
     for name, changes in cases.items():
         for source in sources or (name,):
             configuration = config(**changes)
@@ -38,15 +38,15 @@ def parts(
             loop = assemble(configuration, here, paths, recorder, StopRequest(), newest)
             if not sources:
                 loop.run()
-            found[(source, name) if sources else name] = _parts(loop.parts.model, loop.parts.optimizer)
-    return found
+            result[(source, name) if sources else name] = _parts(loop.parts.model, loop.parts.optimizer)
+    return result
 
 
 def _parts(model: torch.nn.Module, optimizer: Any) -> dict[str, Part]:
-    states, found = owned_state(optimizer), {}
+    states, result = owned_state(optimizer), {}
     for name, parameter in model.named_parameters():
         tensors = {"": parameter, **{f".{key}": value for key, value in states.get(parameter, {}).items()}}
         for key, value in tensors.items():
             local, piece = local_piece(value)
-            found[name + key] = tuple(value.shape), piece.box, local.clone().numpy()
-    return found
+            result[name + key] = tuple(value.shape), piece.box, local.clone().numpy()
+    return result

@@ -103,14 +103,14 @@ def unshard_all_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens:
     plain_step(model, optimizer, tokens)
 
 
-def parameters_one_by_one(held: bool) -> Step:
+def parameters_one_by_one(keep: bool) -> Step:
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> None:
         whole = []
         for parameter in model.parameters():
             mine = parameter.detach().to_local().contiguous()
             parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
             dist.all_gather(parts, mine)
-            whole.append(torch.cat(parts) if held else parts[0].norm())
+            whole.append(torch.cat(parts) if keep else parts[0].norm())
         plain_step(model, optimizer, tokens)
 
     return step
@@ -148,18 +148,18 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Step]]] = {
     "streamed": (sharded, lambda: streamed_step),
     "leak": (sharded, leaking),
     "unshard_all": (sharded, lambda: unshard_all_step),
-    "one_by_one": (sharded, lambda: parameters_one_by_one(held=True)),
-    "one_at_a_time": (sharded, lambda: parameters_one_by_one(held=False)),
+    "one_by_one": (sharded, lambda: parameters_one_by_one(keep=True)),
+    "one_at_a_time": (sharded, lambda: parameters_one_by_one(keep=False)),
 }
 
 
 def train(context: Any, folder: str) -> None:
     """Every case in turn, each into its own folder."""
     for name, (build, make) in CASES.items():
-        one(context.rank, Path(folder) / name, build(), make())
+        train_case(context.rank, Path(folder) / name, build(), make())
 
 
-def one(rank: int, folder: Path, model: nn.Module, step: Step) -> None:
+def train_case(rank: int, folder: Path, model: nn.Module, step: Step) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     before = len(recorded()["entries"])
     optimizer = torch.optim.AdamW(model.parameters())

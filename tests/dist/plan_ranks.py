@@ -54,18 +54,20 @@ def released(call: Any, waits: bool) -> Any:
     """
 
     def run(*arguments: Any, **named: Any) -> Any:
-        tensors = [one for one in (*arguments, *named.values()) if isinstance(one, torch.Tensor)]
-        storages = [one.untyped_storage() for one in tensors]
-        before = [torch._C._storage_Use_Count(one._cdata) for one in storages]
+        tensors = [item for item in (*arguments, *named.values()) if isinstance(item, torch.Tensor)]
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        before = [torch._C._storage_Use_Count(storage._cdata) for storage in storages]
         # Aliases, so that the thread's hold counts as one more user of the storage.
-        work = call(*map(alias, arguments), **{name: alias(one) for name, one in named.items()})
+        work = call(*map(alias, arguments), **{name: alias(value) for name, value in named.items()})
         over = Over() if waits and work is not None else None
         if over is not None:
             work.wait()
             work = None
         if work is None:
             end = time.monotonic() + 5
-            while [torch._C._storage_Use_Count(one._cdata) for one in storages] > before and time.monotonic() < end:
+            while [
+                torch._C._storage_Use_Count(storage._cdata) for storage in storages
+            ] > before and time.monotonic() < end:
                 time.sleep(0)
         return work or over
 
@@ -131,15 +133,15 @@ def peaks(roots: list[Any]) -> dict[str, tuple[int, int]]:
 
     Frees that happen on a thread of the backend are not reported: an address that is given out again was freed.
     """
-    found, spans = allocations(roots)
+    result, spans = allocations(roots)
     steps = [span for name, *span in spans if name in MEASURED]
     most: dict[tuple[int, str], tuple[int, int]] = {}
     live: dict[int, tuple[int, bool]] = {}
     tensors = everything = 0
-    for time_ns, address, size, inside in sorted(found, key=lambda one: one[0]):
-        gone, was_inside = live.pop(address, (0, False))
-        everything -= gone
-        tensors -= 0 if was_inside else gone
+    for time_ns, address, size, inside in sorted(result, key=lambda value: value[0]):
+        lost, was_inside = live.pop(address, (0, False))
+        everything -= lost
+        tensors -= 0 if was_inside else lost
         if size > 0:
             live[address] = size, inside
             everything += size
@@ -149,18 +151,18 @@ def peaks(roots: list[Any]) -> dict[str, tuple[int, int]]:
             continue
         within = [name for name, begin, end in spans if name in REGIONS and begin <= time_ns <= end]
         for name in (STEP, *within):
-            one, other = most.get((step, name), (0, 0))
-            most[step, name] = max(one, tensors), max(other, everything)
+            first, other = most.get((step, name), (0, 0))
+            most[step, name] = max(first, tensors), max(other, everything)
     lower: dict[str, tuple[int, int]] = {}
-    for (_, name), (one, other) in most.items():
-        before = lower.get(name, (one, other))
-        lower[name] = min(before[0], one), min(before[1], other)
+    for (_, name), (first, other) in most.items():
+        before = lower.get(name, (first, other))
+        lower[name] = min(before[0], first), min(before[1], other)
     return lower
 
 
 def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], list[tuple[str, int, int]]]:
     """Time, address, size and whether in a collective; and the spans of measured steps and of their regions."""
-    found: list[tuple[int, int, int, bool]] = []
+    result: list[tuple[int, int, int, bool]] = []
     spans: list[tuple[str, int, int]] = []
     stack = [(root, False) for root in roots]
     while stack:
@@ -170,9 +172,9 @@ def allocations(roots: list[Any]) -> tuple[list[tuple[int, int, int, bool]], lis
         inside = inside or event.name.startswith(("c10d::", "gloo:"))
         if event.tag.name == "Allocation":
             fields = event.extra_fields
-            found.append((event.start_time_ns, fields.ptr, fields.alloc_size, inside))
+            result.append((event.start_time_ns, fields.ptr, fields.alloc_size, inside))
         stack += [(child, inside) for child in event.children]
-    return found, spans
+    return result, spans
 
 
 def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def run_ranks(function: str, world_size: int, *arguments: Any, timeout_s: float 
         command = ["tests.dist.ranks", function, folder]
         ranks = [(command, {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world_size)]
         ended = enumerate(run_modules(ranks, ROOT, timeout_s))
-        failed = [f"rank {rank} of {function}:\n{one.stderr[-4000:]}" for rank, one in ended if one.returncode]
+        failed = [f"rank {rank} of {function}:\n{item.stderr[-4000:]}" for rank, item in ended if item.returncode]
         assert not failed, "\n".join(failed)
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]  # noqa: S301
 

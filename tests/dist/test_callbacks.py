@@ -86,8 +86,8 @@ def test_the_model_is_the_ranks_part_of_it(results):
 def test_what_one_rank_asks_for_all_ranks_do(results):
     """It asks after step 3; the exchange of step 4 tells the others."""
     for rank in results:
-        found = rank["one rank"]
-        assert (found["finished"], found["enough"], found["step"], found["error"]) == (True, True, 4, "")
+        result = rank["one rank"]
+        assert (result["finished"], result["enough"], result["step"], result["error"]) == (True, True, 4, "")
     assert [rank["one rank"]["reason"] for rank in results] == ["", "enough seen"]
 
 
@@ -109,12 +109,12 @@ def test_patience_is_counted_on_after_a_resume(results):
 @pytest.mark.parametrize("name", ["ema", "ema of shards", "ema, resumed"])
 def test_averages_are_those_of_all_steps_and_what_the_run_ends_with(results, name):
     """Also on shards, and also when the first two steps were made by an earlier attempt."""
-    found = results[0][name]["extra"]
+    extra = results[0][name]["extra"]
     weights = results[0]["ema of shards" if "resumed" in name else name]["extra"]["weights"]
     if "resumed" in name:
-        weights = [*weights[:2], *found["weights"]]
-    assert len(weights) == found["steps"] == 4
-    for parameter, average in found["model"].items():
+        weights = [*weights[:2], *extra["weights"]]
+    assert len(weights) == extra["steps"] == 4
+    for parameter, average in extra["model"].items():
         expected, share = 0, 0
         for value in weights:
             expected, share = 0.5 * expected + 0.5 * value[parameter], 0.5 * share + 0.5
@@ -126,28 +126,29 @@ def test_averages_are_those_of_all_steps_and_what_the_run_ends_with(results, nam
 def test_an_evaluation_is_of_the_averages_and_training_goes_on_with_the_weights(results):
     """The curves of training are alike with and without; what was evaluated at step 4 is not."""
     rows = {name: results[0][name]["extra"]["metrics"] for name in ("ema", "norms")}
-    losses = {name: [row["loss"] for row in found if "loss" in row] for name, found in rows.items()}
+    losses = {name: [row["loss"] for row in result if "loss" in row] for name, result in rows.items()}
     assert losses["ema"] == losses["norms"]
     last = {
-        name: [row["validation_loss"] for row in found if "validation_loss" in row][-1] for name, found in rows.items()
+        name: [row["validation_loss"] for row in result if "validation_loss" in row][-1]
+        for name, result in rows.items()
     }
     assert last["ema"] != last["norms"]
 
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(results):
-    found = results[0]["best"]["extra"]
-    assert found["best"] == {"step": 4, "metric": "validation_loss", "value": 1.0}
-    assert found["checkpoints"] == ["step_00000004", "step_00000006", "step_00000008"]
+    extra = results[0]["best"]["extra"]
+    assert extra["best"] == {"step": 4, "metric": "validation_loss", "value": 1.0}
+    assert extra["checkpoints"] == ["step_00000004", "step_00000006", "step_00000008"]
 
 
 def test_norms_and_samples_are_recorded_and_alike_under_both_strategies(results):
     rows = {name: results[0][name]["extra"]["metrics"] for name in ("norms", "norms of shards")}
-    norms = {name: [row for row in found if "grad_norm/blocks.0" in row] for name, found in rows.items()}
+    norms = {name: [row for row in value if "grad_norm/blocks.0" in row] for name, value in rows.items()}
     assert [row["step"] for row in norms["norms"]] == [1, 2, 3, 4]
     for plain, sharded in zip(norms["norms"], norms["norms of shards"], strict=True):
         assert {f"{kind}_norm/blocks.{i}" for kind in ("grad", "weight") for i in range(3)} <= plain.keys()
         for key in plain.keys() & {key for key in plain if "/" in key}:
             assert sharded[key] == pytest.approx(plain[key], rel=1e-3) and plain[key] > 0
-    for found in rows.values():
-        texts = [row["samples"] for row in found if "samples" in row]
+    for result in rows.values():
+        texts = [row["samples"] for row in result if "samples" in row]
         assert len(texts) == 2 and all(text[0].startswith("The ") and len(text[0]) > 10 for text in texts)

@@ -38,15 +38,15 @@ FOUR = {
 def whole(ranks: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Put the ranks' parts together; what several ranks hold must be the same bits, and nothing may be missing."""
     bits: dict[str, np.ndarray] = {}
-    held: dict[str, np.ndarray] = {}
+    kept: dict[str, np.ndarray] = {}
     for parts in ranks:
         for name, (shape, box, values) in parts.items():
             own = values.view(f"u{values.itemsize}")
             full = bits.setdefault(name, np.zeros(shape, own.dtype))
-            known = held.setdefault(name, np.zeros(shape, bool))
-            assert (full[box] == own)[known[box]].all(), f"replicas of {name} differ"
-            full[box], known[box] = own, True
-    assert all(known.all() for known in held.values()), [name for name, known in held.items() if not known.all()]
+            expected = kept.setdefault(name, np.zeros(shape, bool))
+            assert (full[box] == own)[expected[box]].all(), f"replicas of {name} differ"
+            full[box], expected[box] = own, True
+    assert all(result.all() for result in kept.values()), [name for name, result in kept.items() if not result.all()]
     return bits
 
 
@@ -62,8 +62,8 @@ def test_every_layout_reads_what_every_other_one_wrote(world_size: int, layouts:
     sides = ((1, SINGLE), (world_size, layouts))
     written: dict[str, dict[str, np.ndarray]] = {}
     for ranks, cases in sides:
-        found = run_ranks(run, ranks, cases, folder)
-        written |= {name: whole([parts[name] for parts in found]) for name in cases}
+        result = run_ranks(run, ranks, cases, folder)
+        written |= {name: whole([parts[name] for parts in result]) for name in cases}
     moments = [name for name in written["single"] if name.endswith(".exp_avg")]
     assert len(written["single"]) == 4 * len(moments), "a parameter, its two moments and their step"
     for ranks, cases in sides:

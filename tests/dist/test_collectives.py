@@ -106,16 +106,16 @@ def test_memory_falls_as_theory_says(recorded):
         if name not in ranks[0]:
             continue
         for results in ranks:
-            held = results[name][3]
-            whole = held["all_parameters"]
+            result = results[name][3]
+            whole = result["all_parameters"]
             for key, factor, divisor in zip(("parameters", "gradients", "optimizer"), (1, 1, 2), share):
-                assert held[key] == pytest.approx(factor * whole / divisor, rel=0.02), (name, key)
+                assert result[key] == pytest.approx(factor * whole / divisor, rel=0.02), (name, key)
     for name, stage in {"ddp": 0, "zero1": 1, "fsdp": 3, "fsdp bf16": 3}.items():
-        held = [results[name][3] for results in ranks if name in results]  # On average: zero1 cuts unevenly.
-        kept = sum(h["parameters"] + h["gradients"] + h["optimizer"] for h in held)
-        expected = sum(FULL.rank_bytes(h["all_parameters"] // 4, stage, world_size) for h in held)
+        result = [results[name][3] for results in ranks if name in results]  # On average: zero1 cuts unevenly.
+        kept = sum(h["parameters"] + h["gradients"] + h["optimizer"] for h in result)
+        expected = sum(FULL.rank_bytes(h["all_parameters"] // 4, stage, world_size) for h in result)
         assert kept == pytest.approx(expected, rel=0.02), f"{name}: dtk plan --memory-table"
-    held = [results["zero1"][3] for results in ranks]
-    assert all(h["parameters"] == h["all_parameters"] for h in held)
-    assert sum(h["optimizer"] for h in held) == 2 * held[0]["all_parameters"]
-    assert max(h["optimizer"] for h in held) < 2 * held[0]["all_parameters"] * (1 / world_size + 0.15)
+    result = [results["zero1"][3] for results in ranks]
+    assert all(h["parameters"] == h["all_parameters"] for h in result)
+    assert sum(h["optimizer"] for h in result) == 2 * result[0]["all_parameters"]
+    assert max(h["optimizer"] for h in result) < 2 * result[0]["all_parameters"] * (1 / world_size + 0.15)

@@ -40,10 +40,12 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_is_confirmed(jobs, case, kind):
     evidence = gather(jobs / f"{case}-{kind}", Limits())
     findings, _ = decide(collect(), evidence, lambda text: None)
-    found = {one.cause: one for one in findings if one.cause.startswith(("memory.", "overlap."))}
-    confirmed = [one for one in found.values() if one.status == "confirmed"]
-    assert [(one.cause, text_of(one).summary) for one in confirmed if one.cause not in _ROOM_FOR_IMPROVEMENT] == []
-    status = {name: found[name].status for name in ("memory.full_gather", "memory.leak", "overlap.accumulation_sync")}
+    by_cause = {finding.cause: finding for finding in findings if finding.cause.startswith(("memory.", "overlap."))}
+    confirmed = [item for item in by_cause.values() if item.status == "confirmed"]
+    assert [(item.cause, text_of(item).summary) for item in confirmed if item.cause not in _ROOM_FOR_IMPROVEMENT] == []
+    status = {
+        name: by_cause[name].status for name in ("memory.full_gather", "memory.leak", "overlap.accumulation_sync")
+    }
     if kind == "marked":  # what was recorded was read, and decided
         assert status["memory.leak"] == "ruled_out"
         assert status["overlap.accumulation_sync"] == "ruled_out"

@@ -42,7 +42,7 @@ SAMPLES = {"own": 23, "language": 45, "few samples": 3, "classes": 48, "some cla
 @pytest.fixture(scope="module")
 def figures():
     """(task, strategy, world size) -> the figures of every rank."""
-    found = {}
+    by_task = {}
     for world_size in (1, 2, 4):
         strategies = STRATEGIES if world_size > 1 else {"single": SingleConfig()}
         cases = {
@@ -52,8 +52,8 @@ def figures():
         }
         ranks = run_ranks("tests.dist.evaluation_ranks:evaluate_all", world_size, cases)
         for task, name in cases:
-            found[task, name, world_size] = [results[task, name] for results in ranks]
-    return found
+            by_task[task, name, world_size] = [results[task, name] for results in ranks]
+    return by_task
 
 
 @pytest.mark.timeout(240)

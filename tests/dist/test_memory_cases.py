@@ -43,9 +43,9 @@ def line_of(case: str) -> int:
 
 @pytest.mark.parametrize("case", ["healthy", "healthy_replicas", "streamed", "one_at_a_time"])
 def test_healthy_jobs_confirm_nothing(jobs, case):
-    found = findings(jobs / case)
-    assert confirmed(found) == []
-    assert {found[name].status for name in ("full_gather", "no_reshard", "replicated_gather", "leak")} == {"ruled_out"}
+    result = findings(jobs / case)
+    assert confirmed(result) == []
+    assert {result[name].status for name in ("full_gather", "no_reshard", "replicated_gather", "leak")} == {"ruled_out"}
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_healthy_jobs_confirm_nothing(jobs, case):
     ],
 )
 def test_one_cause_with_ranks_and_line(jobs, case, cause, line):
-    found = findings(jobs / case)
-    assert confirmed(found) == [cause]
-    finding = found[cause]
+    result = findings(jobs / case)
+    assert confirmed(result) == [cause]
+    finding = result[cause]
     assert finding.ranks == (0, 1)
     if line:
         assert [(Path(w.file).name, w.line) for w in finding.where] == [("memory_ranks.py", line_of(case))]
@@ -96,9 +96,9 @@ def test_costs_are_the_bytes_that_the_code_wastes(jobs, case, cause, expected_by
 def test_copies_of_all_ranks_grow_with_the_ranks_and_gathered_parameters_do_not(jobs):
     def predicted(case: str, cause: str) -> tuple[float, float]:
         text = text_of(findings(jobs / case)[cause]).summary
-        found = re.search(r"on 64 ranks, each rank would need ([\d.]+) MiB; without it, ([\d.]+) MiB", text)
-        assert found, text
-        return float(found[1]), float(found[2])
+        match = re.search(r"on 64 ranks, each rank would need ([\d.]+) MiB; without it, ([\d.]+) MiB", text)
+        assert match, text
+        return float(match[1]), float(match[2])
 
     with_copies, without = predicted("gathered_logits", "replicated_gather")
     assert with_copies - without == pytest.approx(64 * 2 * LOGITS / MIB, rel=0.02)
@@ -124,21 +124,24 @@ def _seconds(curve: Curve, time_us: float | None) -> float:
 @pytest.mark.parametrize("case", sorted(memory_ranks.CASES))
 def test_over_time_every_moment_holds_what_was_alive(jobs, case):
     """Against the sum of the allocations that live at that moment; what lay there before is computed."""
-    found = read(gather(jobs / case, Limits()))
-    rank = found.ranks[0]
-    curve, stack = rank.curve, over_time(found, rank)
+    measured_job = read(gather(jobs / case, Limits()))
+    rank = measured_job.ranks[0]
+    curve, stack = rank.curve, over_time(measured_job, rank)
     assert curve is not None and stack is not None
-    before = found.before_window(rank) or 0
+    before = measured_job.before_window(rank) or 0
     assert len(stack.rows) <= MAX_ROWS
-    lives = [(_seconds(curve, one.start_us), _seconds(curve, one.end_us), one.size_bytes) for one in curve.allocations]
+    lives = [
+        (_seconds(curve, allocation.start_us), _seconds(curve, allocation.end_us), allocation.size_bytes)
+        for allocation in curve.allocations
+    ]
     moments = Counter(time_s for life in lives for time_s in life[:2])  # torch's clock gives some events one time
     rows = [row for row in stack.rows if moments[row[0]] == 1]
     assert len(rows) > 50
     for row in rows:
-        after = sum(held for start_s, end_s, held in lives if start_s <= row[0] < end_s)
-        just_before = sum(held for start_s, end_s, held in lives if start_s < row[0] <= end_s)
+        after = sum(kept for start_s, end_s, kept in lives if start_s <= row[0] < end_s)
+        just_before = sum(kept for start_s, end_s, kept in lives if start_s < row[0] <= end_s)
         assert stack.in_tensors(row) - before in (after, just_before)
-    peak = categories.peak(found, rank)
+    peak = categories.peak(measured_job, rank)
     assert peak is not None
     by_kind = Counter[str]()
     for name, size in peak.categories.items():
@@ -148,8 +151,8 @@ def test_over_time_every_moment_holds_what_was_alive(jobs, case):
 
 def test_over_time_tells_what_a_leak_keeps_and_where_gradients_are(jobs):
     def over(case: str, kind: str) -> list[float]:
-        found = read(gather(jobs / case, Limits()))
-        stack = over_time(found, found.ranks[0])
+        measured_job = read(gather(jobs / case, Limits()))
+        stack = over_time(measured_job, measured_job.ranks[0])
         assert stack is not None
         return [row[1 + stack.kinds.index(kind)] for row in stack.rows] if kind in stack.kinds else [0.0]
 
@@ -175,10 +178,10 @@ def test_over_time_tells_what_a_leak_keeps_and_where_gradients_are(jobs):
 def test_flight_dumps_alone_show_who_gathers_what(jobs, tmp_path, case, cause):
     for rank in (0, 1):
         (tmp_path / f"dump_{rank}").write_bytes((jobs / case / f"dump_{rank}").read_bytes())
-    found = findings(tmp_path)
-    assert confirmed(found) == ([cause] if cause else [])
-    assert found["leak"].status == "undecided"
-    assert text_of(found["leak"]).missing
+    result = findings(tmp_path)
+    assert confirmed(result) == ([cause] if cause else [])
+    assert result["leak"].status == "undecided"
+    assert text_of(result["leak"]).missing
 
 
 def test_without_frames_nobody_is_accused_by_sizes_alone(jobs, tmp_path):
@@ -203,8 +206,8 @@ def test_black_boxes_of_a_job_that_shards_tell_it_by_sizes(jobs, case, cause, mo
     whole = ModelSize(2, "fsdp", 4 * PARAMETERS, 4 * PARAMETERS, 8 * PARAMETERS, "summary.json", 2)
     monkeypatch.setattr("diagnostics.analysis.memory.model_size.read", lambda _: whole)
     monkeypatch.setattr("diagnostics.analysis.memory.gathers._caller", lambda _: ("unknown", False))
-    found = decided(evidence)
-    assert confirmed(found) == ([cause] if cause else [])
+    findings = decided(evidence)
+    assert confirmed(findings) == ([cause] if cause else [])
 
 
 @pytest.mark.parametrize("name", ["gpu_error_2nd", "lock_gil_1st", "gloo/missing", "gloo/rs", "gloo/obj", "gloo/steps"])
@@ -223,6 +226,6 @@ def test_names_of_files_do_not_matter(jobs, tmp_path):
     for rank in (1, 0):
         data = (jobs / "root_only" / f"trace_rank{rank}.json.gz").read_bytes()
         (tmp_path / f"zz{5 - rank}_window.json.gz").write_bytes(data)  # the trace itself says its rank
-    found = findings(tmp_path)
-    assert confirmed(found) == ["full_gather"]
-    assert found["full_gather"].ranks == (0, 1)
+    result = findings(tmp_path)
+    assert confirmed(result) == ["full_gather"]
+    assert result["full_gather"].ranks == (0, 1)

@@ -62,10 +62,10 @@ def test_replicas_of_a_healthy_run_are_equal(two, four):
 def test_the_rank_whose_loss_is_nan_is_the_first_to_say_so(two, case):
     ranks, _ = two
     losses = [[e for e in rank[case] if e["name"] == "non_finite" and e["figure"] == "loss"] for rank in ranks]
-    assert [(found[0]["step"], found[0]["value"]) for found in losses] == [(6, "nan"), (5, "nan")]
+    assert [(loss[0]["step"], loss[0]["value"]) for loss in losses] == [(6, "nan"), (5, "nan")]
     norms = [[e for e in rank[case] if e["name"] == "non_finite" and e["figure"] == "grad_norm"] for rank in ranks]
-    assert [found[0]["step"] for found in norms] == [5, 5], "the reduced gradient is the same on all ranks"
-    assert all(len(found) == 1 for found in [*losses, *norms]), "the first time only"
+    assert [norm[0]["step"] for norm in norms] == [5, 5], "the reduced gradient is the same on all ranks"
+    assert all(len(result) == 1 for result in [*losses, *norms]), "the first time only"
     assert "replica_divergence" not in names(ranks[0][case]), "NaN is not drift"
 
 

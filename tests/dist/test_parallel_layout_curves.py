@@ -24,16 +24,16 @@ def cases(ranks: int, *marks: Any) -> Any:
     ],
 )
 def test_loss_curves_of_all_layouts_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
-    found = differences("gpt2_tiny", 32, ranks, LAYOUTS[ranks], tmp_path)
-    found |= differences("moe_tiny", 32, ranks, {f"moe, {n}": typed for n, typed in EXPERTS[ranks].items()}, tmp_path)
-    assert {name: worst for name, worst in found.items() if max(worst) > TOLERANCE} == {}
+    result = differences("gpt2_tiny", 32, ranks, LAYOUTS[ranks], tmp_path)
+    result |= differences("moe_tiny", 32, ranks, {f"moe, {n}": typed for n, typed in EXPERTS[ranks].items()}, tmp_path)
+    assert {name: worst for name, worst in result.items() if max(worst) > TOLERANCE} == {}
 
 
 @pytest.mark.timeout(120)
 def test_some_loss_curves_in_every_run_of_the_tests(tmp_path: Path) -> None:
     names = ("fsdp, tp 2", "ddp, pp 2, interleaved", "zero1, ulysses 2")
-    found = differences("gpt2_tiny", 32, 2, {name: LAYOUTS[2][name] for name in names}, tmp_path)
-    assert {name: worst for name, worst in found.items() if max(worst) > TOLERANCE} == {}
+    result = differences("gpt2_tiny", 32, 2, {name: LAYOUTS[2][name] for name in names}, tmp_path)
+    assert {name: worst for name, worst in result.items() if max(worst) > TOLERANCE} == {}
 
 
 def test_the_table_has_24_layouts_on_up_to_4_ranks() -> None:

@@ -156,16 +156,16 @@ def test_the_mutation_of_rows_is_right_on_one_rank(single: Any) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_backward_of_each_collective_is_the_gradient(world_size: int) -> None:
-    for found in run_ranks("tests.dist.layout_ranks:gradients_by_difference", world_size):
-        assert set(found) == {
+    for rank in run_ranks("tests.dist.layout_ranks:gradients_by_difference", world_size):
+        assert set(rank) == {
             *("gather", "scatter_sum", "exchange", "exchange_rows", "copy", "reduce", "join", "cross_entropy_sum"),
         }
-        assert max(found.values()) < 1e-8, found
+        assert max(rank.values()) < 1e-8, rank
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("world_size", "heads", "kv_heads"), [(2, 4, 2), (3, 6, 3), (3, 3, 3)])
 def test_attention_over_ranks_is_that_of_the_whole_sequence(world_size: int, heads: int, kv_heads: int) -> None:
-    for found in run_ranks("tests.dist.layout_ranks:attention_over_ranks", world_size, heads, kv_heads):
-        for method, worst in found.items():
+    for rank in run_ranks("tests.dist.layout_ranks:attention_over_ranks", world_size, heads, kv_heads):
+        for method, worst in rank.items():
             assert max(worst) < 5e-6, (method, worst)

@@ -58,7 +58,9 @@ def test_predicted_peaks_and_collectives(tmp_path):
         assert predicted.memory.peak_bytes == pytest.approx(peak, rel=0.02), name
         if "int8" in name:
             assert closed_form(job.config, RANKS).memory.peak_bytes == pytest.approx(peak, rel=0.02), name
-        recorded = {(one.op, one.group): (one.count, one.size_bytes) for one in predicted.traffic}
+        recorded = {
+            (transfer.op, transfer.group): (transfer.count, transfer.size_bytes) for transfer in predicted.traffic
+        }
         assert recorded == actual[0][name]["calls"], name
 
 

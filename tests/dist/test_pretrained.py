@@ -35,14 +35,14 @@ def folders(tmp_path_factory):
     """Small random models, as save_pretrained writes them."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    made = {
+    result = {
         "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(num_key_value_heads=2, **SIZES, **MORE)),
         "qwen": transformers.Qwen2ForCausalLM(
             transformers.Qwen2Config(num_key_value_heads=2, tie_word_embeddings=True, **SIZES, **MORE)
         ),
         "bert": transformers.BertForMaskedLM(transformers.BertConfig(**SIZES, **MORE)),
     }
-    for name, model in made.items():
+    for name, model in result.items():
         model.save_pretrained(root / name)
     return root
 

@@ -63,5 +63,5 @@ def test_states_in_files_change_no_bit_and_resume_exactly_with_and_without_files
 def test_a_disk_that_loses_parameters_is_one_line_and_no_signal(before, tmp_path):
     job = config(**case("fsdp in files"))
     said = run_ranks("tests.dist.tier_ranks:lose_the_disk", 2, job, str(tmp_path), before)
-    told = said[:1] if before == "checkpoint" else said  # Rank 0 reports a failed write.
-    assert all(f"strategy.offload_folder={FOLDER} can no longer be read or written" in line for line in told)
+    text = said[:1] if before == "checkpoint" else said  # Rank 0 reports a failed write.
+    assert all(f"strategy.offload_folder={FOLDER} can no longer be read or written" in line for line in text)

@@ -99,18 +99,18 @@ def place(fault: str) -> tuple[str, int] | None:
         return marker(fault) if truth.placed else None
     file, text = truth.seen
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-    found = [number for number, line in enumerate(lines, 1) if text in line]
-    assert len(found) == 1, (fault, found)
-    return file, found[0]
+    numbers = [number for number, line in enumerate(lines, 1) if text in line]
+    assert len(numbers) == 1, (fault, numbers)
+    return file, numbers[0]
 
 
 def marker(fault: str) -> tuple[str, int]:
     """File (relative to the repository) and line that end in the comment `fault: NAME`."""
-    found = [
+    rows = [
         (str(path.relative_to(ROOT)), number)
         for path in sorted((ROOT / "dtk" / "faults").glob("*.py"))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if line.endswith(f"# fault: {fault}")
     ]
-    assert len(found) == 1, (fault, found)
-    return found[0]
+    assert len(rows) == 1, (fault, rows)
+    return rows[0]

@@ -33,24 +33,24 @@ def corpus(reader: str) -> Iterator[tuple[str, bytes]]:
 
 def keep(reader: str, inputs: Iterable[bytes]) -> None:
     """Add inputs to the corpus of a reader, each once."""
-    known = {name for name, _ in corpus(reader)}
+    names = {name for name, _ in corpus(reader)}
     CORPUS.mkdir(exist_ok=True)
     with zipfile.ZipFile(CORPUS / f"{reader}.zip", "a", zipfile.ZIP_DEFLATED) as kept:
         for data in inputs:
             name = hashlib.sha256(data).hexdigest()[:16]
-            if name not in known:
+            if name not in names:
                 kept.writestr(name, data)
-                known.add(name)
+                names.add(name)
 
 
-def search(reader: str, inputs: int, seconds: int, found: Path) -> None:
+def search(reader: str, inputs: int, seconds: int, branches: Path) -> None:
     """Search, and end the process: atheris returns to nobody.
 
     Args:
         reader: its name in `readers()`.
         inputs: how many to try.
         seconds: longest search.
-        found: folder for inputs that reach new branches.
+        branches: folder for inputs that reach new branches.
     """
     import atheris
 
@@ -68,10 +68,10 @@ def search(reader: str, inputs: int, seconds: int, found: Path) -> None:
     begin.mkdir()
     for name, data in [*seeds(folder).items(), *corpus(reader)]:
         (begin / name).write_bytes(data)
-    found.mkdir(parents=True, exist_ok=True)
+    branches.mkdir(parents=True, exist_ok=True)
     path = folder / "input.bin"
 
-    def one(data: bytes) -> None:
+    def read_input(data: bytes) -> None:
         path.write_bytes(data)
         try:
             read(path)
@@ -83,7 +83,7 @@ def search(reader: str, inputs: int, seconds: int, found: Path) -> None:
             raise
 
     limits = [f"-runs={inputs}", f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=4096", "-max_len=65536"]
-    atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={folder}/", str(found), str(begin)], one)
+    atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={folder}/", str(branches), str(begin)], read_input)
     atheris.Fuzz()
 
 

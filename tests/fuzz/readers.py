@@ -94,7 +94,7 @@ def fuzz(inputs: int, seed: int, folder: Path, only: int | None = None) -> Count
     """Runs the inputs; reader and exception -> how often it escaped. Prints the first of each."""
     honest = seeds(folder)
     names, contents = list(honest), list(honest.values())
-    found = readers()
+    result = readers()
     crashes: Counter[str] = Counter()
     for number in range(inputs) if only is None else (only,):
         random_ = random.Random(f"{seed}/{number}")
@@ -106,22 +106,22 @@ def fuzz(inputs: int, seed: int, folder: Path, only: int | None = None) -> Count
                 data = mutate(data, contents, random_)
         path = folder / name
         path.write_bytes(data)
-        kinds = _readers_for(path, found, random_)
+        kinds = _readers_for(path, result, random_)
         for kind in kinds:
-            _one(kind, found[kind], path, ALLOWED, crashes, f"seed {seed}, input {number}, {name}")
-        _one("gather", gathering, path, (), crashes, f"seed {seed}, input {number}, {name}")
+            _read_mutated(kind, result[kind], path, ALLOWED, crashes, f"seed {seed}, input {number}, {name}")
+        _read_mutated("gather", gathering, path, (), crashes, f"seed {seed}, input {number}, {name}")
         path.unlink()
     return crashes
 
 
-def _readers_for(path: Path, found: dict[str, Callable[[Path], object]], random_: random.Random) -> list[str]:
+def _readers_for(path: Path, result: dict[str, Callable[[Path], object]], random_: random.Random) -> list[str]:
     """The readers that would be asked, and one that would not."""
     start = head(path)
-    asked = [reader.kind for reader in all_readers() if reader.recognise(start)]
-    return sorted({*asked, random_.choice(sorted(found))})
+    kinds = [reader.kind for reader in all_readers() if reader.recognise(start)]
+    return sorted({*kinds, random_.choice(sorted(result))})
 
 
-def _one(
+def _read_mutated(
     kind: str,
     read: Callable[[Path], object],
     path: Path,

@@ -72,8 +72,8 @@ Job = dict[str, File]
 @cache
 def jobs() -> tuple[Job, ...]:
     """Return the jobs that are edited, decoded."""
-    found = [{name: _decoded(name, raw) for name, raw in files.items()} for files in _honest()]
-    return tuple(found)
+    result = [{name: _decoded(name, raw) for name, raw in files.items()} for files in _honest()]
+    return tuple(result)
 
 
 @cache
@@ -83,10 +83,10 @@ def _copied() -> tuple[bytes, ...]:
 
 
 def _honest() -> list[dict[str, bytes]]:
-    found = [leftovers(cause.id, cause.example) for cause in built_in() if cause.example]
+    texts = [leftovers(cause.id, cause.example) for cause in built_in() if cause.example]
     whole = [
         {name: content if isinstance(content, bytes) else content.encode() for name, content in files.items()}
-        for files in (*(example.files() for _, example in sorted(examples().items())), *filter(None, found))
+        for files in (*(example.files() for _, example in sorted(examples().items())), *filter(None, texts))
     ]
     small = [files for files in whole if sum(map(len, files.values())) <= MOST_BYTES]
     with tempfile.TemporaryDirectory() as folder:

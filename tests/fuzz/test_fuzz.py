@@ -19,7 +19,7 @@ def test_nothing_but_allowed_errors_escapes(tmp_path: Path) -> None:
 
 def test_every_seed_is_read_by_its_reader(tmp_path: Path) -> None:
     """Mutations of inputs that no reader accepts would test nothing."""
-    found = readers()
+    result = readers()
     owners = {
         "rank_0.pickle": "flight", "rank_1.pkl": "flight", "rank_2.json": "flight", "rank_3.blackbox.json": "flight",
         "rank_4.ring": "ring", "rank5.pt.trace.json": "trace", "rank6.pt.trace.json.gz": "trace",
@@ -28,10 +28,10 @@ def test_every_seed_is_read_by_its_reader(tmp_path: Path) -> None:
         "plain.pickle": "safe_pickle", "start_0.json": "start", "watch.json": "watch",
     }  # fmt: skip
     for name, data in seeds(tmp_path).items():
-        if name in owners and owners[name] in found:
+        if name in owners and owners[name] in result:
             path = tmp_path / name
             path.write_bytes(data)
-            assert found[owners[name]](path), name
+            assert result[owners[name]](path), name
 
 
 @pytest.mark.parametrize("reader", sorted(path.stem for path in CORPUS.glob("*.zip")))

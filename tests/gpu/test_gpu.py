@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
 ]
 TINY = ["model=gpt2_tiny", "data.max_bytes=1000000", "data.sequence_length=64", "train.steps=12", "checkpoint=off"]
-ONE = ["launcher.nproc=1", "launcher.device=cuda"]
+ONE_PROCESS = ["launcher.nproc=1", "launcher.device=cuda"]
 
 
 def trained(folder: Path, *overrides: str) -> tuple[RunPaths, list[dict[str, Any]]]:
@@ -36,7 +36,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_nccl_with_one_rank(tmp_path: Path) -> None:
-    _, records = trained(tmp_path, *ONE, "strategy=fsdp", "launcher.backend=nccl")
+    _, records = trained(tmp_path, *ONE_PROCESS, "strategy=fsdp", "launcher.backend=nccl")
     for record in records[2:]:
         assert isinstance(record["mfu"], float) or record["mfu_reason"]
         # CUDA's allocator, not the process: a rank with torch loaded has more than this on the host.
@@ -46,18 +46,18 @@ def test_nccl_with_one_rank(tmp_path: Path) -> None:
 def test_gloo_with_two_ranks_on_one_device(tmp_path: Path) -> None:
     two = ["launcher.nproc=2", "launcher.device=cuda", "launcher.backend=gloo", "strategy=ddp"]
     _, together = trained(tmp_path / "two", *two)
-    _, alone = trained(tmp_path / "one", *ONE, "strategy=single")
+    _, alone = trained(tmp_path / "one", *ONE_PROCESS, "strategy=single")
     assert [r["loss"] for r in together] == pytest.approx([r["loss"] for r in alone], abs=1e-3)
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
 def test_bf16(strategy: str, tmp_path: Path) -> None:
-    trained(tmp_path, *ONE, f"strategy={strategy}", "precision=bf16")
+    trained(tmp_path, *ONE_PROCESS, f"strategy={strategy}", "precision=bf16")
 
 
 def test_compile(tmp_path: Path) -> None:
-    _, compiled = trained(tmp_path / "compiled", *ONE, "strategy=fsdp", "train.compile=true")
-    _, eager = trained(tmp_path / "eager", *ONE, "strategy=fsdp")
+    _, compiled = trained(tmp_path / "compiled", *ONE_PROCESS, "strategy=fsdp", "train.compile=true")
+    _, eager = trained(tmp_path / "eager", *ONE_PROCESS, "strategy=fsdp")
     assert [r["loss"] for r in compiled] == pytest.approx([r["loss"] for r in eager], abs=1e-3)
 
 
@@ -65,7 +65,7 @@ def test_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     """8192 samples at once: the first block alone wants hundreds of GB."""
     process = run(
         tmp_path,
-        *ONE,
+        *ONE_PROCESS,
         "model=gpt2",
         "strategy=fsdp",
         "data=synthetic",
@@ -86,7 +86,7 @@ def test_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
 
 def test_telemetry_of_the_device(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
-    paths, _ = trained(tmp_path, *ONE, "strategy=single", "record.telemetry_every_s=0.1")
+    paths, _ = trained(tmp_path, *ONE_PROCESS, "strategy=single", "record.telemetry_every_s=0.1")
     about, *samples = lines(paths.telemetry(0))
     if about["gpu"] is None:
         pytest.skip(f"NVML does not answer here: {about['gpu_reason']}")
@@ -98,7 +98,7 @@ def test_telemetry_of_the_device(tmp_path: Path) -> None:
 
 
 def test_the_trace_holds_kernels(tmp_path: Path) -> None:
-    paths, _ = trained(tmp_path, *ONE, "strategy=fsdp", "record=full")
+    paths, _ = trained(tmp_path, *ONE_PROCESS, "strategy=fsdp", "record=full")
     with gzip.open(paths.trace(0), "rt") as file:
         events = json.load(file)["traceEvents"]
     kernels = [event for event in events if event.get("cat") == "kernel"]

@@ -78,12 +78,12 @@ def test_the_main_file_holds_the_rest() -> None:
 
 
 def test_the_groups_are_those_that_were_promised() -> None:
-    found = folders.groups([CONF])
-    assert set(found) == {
+    paths = folders.groups([CONF])
+    assert set(paths) == {
         *("model", "data", "task", "strategy", "parallel", "precision", "optimizer", "schedule"),
         *("checkpoint", "record", "tracker", "launcher", "nccl", "experiment", "fault"),
     }
-    assert set(found["strategy"]) - {path.stem for path in PRESETS} == set(KINDS["strategy"][1])
+    assert set(paths["strategy"]) - {path.stem for path in PRESETS} == set(KINDS["strategy"][1])
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda p: p.stem)

@@ -228,7 +228,7 @@ def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
     (files / "rank_3.toy").write_bytes(namespace["DAMAGED"])
     ended = dtk(copy, "diagnose", str(files), "--json")
     assert ended.returncode in (0, 1), ended.stderr
-    (line,) = [one for one in json.loads(ended.stdout)["coverage"] if one["kind"] == "toy"]
+    (line,) = [row for row in json.loads(ended.stdout)["coverage"] if row["kind"] == "toy"]
     assert line["ranks_present"] == 2
     assert line["problems"] == ["rank_3.toy: it ends after its first line"]
     nothing = copy / "nothing"
@@ -246,12 +246,12 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     registry = "tests/unit/diagnostics/causes/test_registry.py"
     passed = dtk(copy, "-v", "-k", "out_of_toys", "-p", "no:cacheprovider", registry, module="pytest")
     assert passed.returncode == 0, passed.stdout
-    known = (
+    texts = (
         "the_example_is_diagnosed",
         "the_counterexample_does_not_confirm_it",
         "it_is_suspected_by_clues_that_exist",
     )
-    for test in known:
+    for test in texts:
         assert f"test_{test}[env.out_of_toys]" in passed.stdout
     prose = "tests/house/test_no_prose.py"
     passed = dtk(copy, "-q", "-p", "no:cacheprovider", prose, module="pytest")
@@ -271,7 +271,7 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     ended = dtk(copy, "diagnose", "left", "--json")
     assert ended.returncode == 1, ended.stderr
     report = json.loads(ended.stdout)
-    (finding,) = [one for one in report["findings"] if one["cause"] == "env.out_of_toys"]
+    (finding,) = [item for item in report["findings"] if item["cause"] == "env.out_of_toys"]
     assert (finding["status"], finding["ranks"]) == ("confirmed", [1])
     assert finding["summary"] == "Rank 1 ran out of toys." and finding["remedies"][0]["change"] == "TOYS=2"
     assert any("env.out_of_toys" in json.dumps(tree) for tree in report["tree"]["children"])
@@ -284,7 +284,7 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     nothing.mkdir()
     (nothing / "train.log").write_text((copy / "left/train.log").read_text().replace("ToyError", "ValueError"))
     others = json.loads(dtk(copy, "diagnose", str(nothing), "--json").stdout)["findings"]
-    assert [one["status"] for one in others if one["cause"] == "env.out_of_toys"] == ["ruled_out"]
+    assert [other["status"] for other in others if other["cause"] == "env.out_of_toys"] == ["ruled_out"]
     (nothing / "train.log").write_text(WAITS_FOR_TOYS)
     (first, *_) = json.loads(dtk(copy, "diagnose", str(nothing), "--json").stdout)["suspicions"]
     assert (first["cause"], first["ranks"]) == ("env.out_of_toys", [1]) and "py-spy" in first["decide"]

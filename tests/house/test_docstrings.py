@@ -20,7 +20,7 @@ def strangers(tree: ast.Module) -> Iterator[tuple[str, str]]:
         takes = (
             [node] if isinstance(node, ast.FunctionDef) else [n for n in node.body if isinstance(n, ast.FunctionDef)]
         )
-        names = {argument.arg for one in takes for argument in ast.walk(one.args) if isinstance(argument, ast.arg)}
+        names = {argument.arg for take in takes for argument in ast.walk(take.args) if isinstance(argument, ast.arg)}
         if isinstance(node, ast.ClassDef):
             names |= {
                 field.target.id
@@ -35,7 +35,7 @@ def test_described_arguments_exist() -> None:
     wrong = []
     for package in (dtk, diagnostics):
         for path in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
-            wrong += [(path.name, *one) for one in strangers(ast.parse(path.read_text(encoding="utf-8")))]
+            wrong += [(path.name, *item) for item in strangers(ast.parse(path.read_text(encoding="utf-8")))]
     assert not wrong
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.command import ROOT, environment
 from tests.house.test_documents import DOCUMENTS, RUN, TUTORIAL, typed_on
-from tests.unit.ui.folders import made
+from tests.unit.ui.folders import make_run
 from tests.warm_python import run_module
 
 TRAIN = """
@@ -147,7 +147,7 @@ def test_every_command_is_executed_or_has_a_reason() -> None:
 def place(tmp_path: Path) -> Path:
     """A folder as a reader has it: a run, the log of a job that failed, scripts."""
     place = tmp_path / "reader"
-    made(place / "runs", "20260102-1504-gpt2-fsdp-w2-48ef")
+    make_run(place / "runs", "20260102-1504-gpt2-fsdp-w2-48ef")
     (place / "job").mkdir()
     files = {
         "job.log": LOG,

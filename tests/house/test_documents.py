@@ -138,8 +138,8 @@ def test_pages_made_from_the_source_are_up_to_date():
 def test_the_site_builds_and_every_page_is_in_it(tmp_path):
     pytest.importorskip("material", reason="mkdocs-material is not installed (make docs)")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert made.returncode == 0, made.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*.html")} >= pages
     loaded = r"""(?:src=|<link[^>]*rel="stylesheet"[^>]*href=|@import |url\()["']?(https?://[^"') ]+)"""

@@ -18,11 +18,11 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                yield from parsers(one)
+            for choice in action.choices.values():
+                yield from parsers(choice)
 
 
-ALL = {one.prog: one for one in parsers(make_parser()[0])}
+ALL = {argument_parser.prog: argument_parser for argument_parser in parsers(make_parser()[0])}
 for parser in ALL.values():
     parser.format_help()  # Reads the text of the command.
 

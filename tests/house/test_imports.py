@@ -79,7 +79,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    stacks: list[list[str]] = []
 
     def visit(module: str) -> None:
         number[module] = low[module] = len(number)
@@ -93,13 +93,13 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
         if low[module] == number[module]:
             at = stack.index(module)
             if len(stack) - at > 1:
-                found.append(sorted(stack[at:]))
+                stacks.append(sorted(stack[at:]))
             del stack[at:]
 
     for module in sorted(graph):
         if module not in number:
             visit(module)
-    return found
+    return stacks
 
 
 @pytest.mark.parametrize("package", ["diagnostics", "dtk"])

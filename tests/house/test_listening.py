@@ -188,8 +188,8 @@ def test_only_loopback_is_listened_on(name: str, tmp_path: Path) -> None:
 def test_commands_that_read_runs_start_nothing_and_bind_nothing(tmp_path: Path) -> None:
     watched(("run", "strategy=single", *JOB), tmp_path)
     watched(("run", "strategy=single", *JOB), tmp_path)
-    made = sorted(str(path) for path in (tmp_path / "runs").iterdir() if (path / "status.json").exists())
-    for words in [[n for w in words for n in (made if w == "*" else [w])] for words in WITHOUT_PROCESSES.values()]:
+    paths = sorted(str(path) for path in (tmp_path / "runs").iterdir() if (path / "status.json").exists())
+    for words in [[n for w in words for n in (paths if w == "*" else [w])] for words in WITHOUT_PROCESSES.values()]:
         done = subprocess.run(
             [sys.executable, "-c", AUDIT, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, timeout=300,

@@ -43,8 +43,8 @@ def _says_itself(node: ast.Raise | ast.Call) -> bool:
 
 @pytest.mark.parametrize("family", [".", *FAMILIES])
 def test_causes_build_no_sentences(family: str) -> None:
-    found = {path.name: [*prose(path.read_text(encoding="utf-8"))] for path in sorted((ROOT / family).glob("*.py"))}
-    assert {name: texts for name, texts in found.items() if texts} == {}
+    by_name = {path.name: [*prose(path.read_text(encoding="utf-8"))] for path in sorted((ROOT / family).glob("*.py"))}
+    assert {name: texts for name, texts in by_name.items() if texts} == {}
 
 
 @pytest.mark.parametrize("name", ["drawings", "symptoms", "without_cause"])
@@ -76,13 +76,13 @@ def test_evidence_builds_no_sentences() -> None:
         source = path.read_text(encoding="utf-8")
         lines = ["", *source.splitlines()]
         texts[str(path.relative_to(root))] = [text for line, text in prose(source) if "title=" not in lines[line]]
-    new = {name: found for name, found in texts.items() if len(found) > NO_SENTENCES.get(name, 0)}
+    new = {name: result for name, result in texts.items() if len(result) > NO_SENTENCES.get(name, 0)}
     assert not new, "their place is problems.yaml or the report"
     assert {name: count for name, count in NO_SENTENCES.items() if len(texts[name]) < count} == {}
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         ('"""A docstring of many words is none."""\nx = "loss_scale"', []),
         ('x = "rank 3 waits for rank 2"', ["rank 3 waits for rank 2"]),
@@ -90,5 +90,5 @@ def test_evidence_builds_no_sentences() -> None:
         ('re.compile("no route to any host")\nraise ValueError(f"there is no rank {a}")', []),
     ],
 )
-def test_what_counts_as_a_sentence(source: str, found: list[str]) -> None:
-    assert [text for _, text in prose(source)] == found
+def test_what_counts_as_a_sentence(source: str, expected: list[str]) -> None:
+    assert [text for _, text in prose(source)] == expected

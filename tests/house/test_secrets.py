@@ -86,7 +86,7 @@ def test_a_job_with_a_secret_in_its_files_is_not_submitted(launcher: list[str], 
 
 
 def test_names_of_kubernetes_secrets_are_no_secrets_and_the_typed_line_is_masked() -> None:
-    made = job(*KUBERNETES, 'launcher.secrets={WANDB_API_KEY:"wandb/api-key"}')
-    assert "wandb" in kubernetes.render(made)
-    made.composed.overrides.append("tracker.api_key=hunter")
-    assert "hunter" not in slurm.render(job(*SLURM), "/x") + made.title() and MASK in made.title()
+    submission = job(*KUBERNETES, 'launcher.secrets={WANDB_API_KEY:"wandb/api-key"}')
+    assert "wandb" in kubernetes.render(submission)
+    submission.composed.overrides.append("tracker.api_key=hunter")
+    assert "hunter" not in slurm.render(job(*SLURM), "/x") + submission.title() and MASK in submission.title()

@@ -29,12 +29,12 @@ def repeated(node: yaml.Node) -> Iterator[str]:
 def test_no_key_stands_twice(folder: str) -> None:
     paths = [path for path in sorted(ROOT.joinpath(folder).rglob("*.yaml")) if "templates" not in path.parts]
     assert paths
-    found = {}
+    result = {}
     for path in paths:
         node = yaml.compose(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         if node is not None and (keys := list(repeated(node))):
-            found[str(path.relative_to(ROOT))] = keys
-    assert found == {}
+            result[str(path.relative_to(ROOT))] = keys
+    assert result == {}
 
 
 def test_a_repeated_key_is_found() -> None:

@@ -10,17 +10,17 @@ from benchmarks import thresholds
 
 def test_every_constant_is_measured_or_explained() -> None:
     measured, others = thresholds.results().thresholds, thresholds.others()
-    known = thresholds.constants()
-    missing = known.keys() - measured.keys() - others.keys()
+    constants = thresholds.constants()
+    missing = constants.keys() - measured.keys() - others.keys()
     assert not missing, (
         "measure them (benchmarks/thresholds.py NAME), or say in benchmarks/thresholds.yaml what they are"
     )
-    assert not (measured.keys() | others.keys()) - known.keys(), (
+    assert not (measured.keys() | others.keys()) - constants.keys(), (
         "these are gone: take their lines out, or --page if they moved"
     )
     assert not measured.keys() & others.keys()
-    assert [name for name, (_, reason) in others.items() if not (reason or known[name].about)] == []
-    assert [name for name in measured if not known[name].about] == []
+    assert [name for name, (_, reason) in others.items() if not (reason or constants[name].about)] == []
+    assert [name for name in measured if not constants[name].about] == []
 
 
 def test_thresholds_have_the_values_that_were_measured() -> None:
@@ -72,17 +72,17 @@ def test_a_watched_number_can_bound_a_slice() -> None:
 
 
 def test_numbers_are_found_however_they_are_written() -> None:
-    known = thresholds.constants()
-    assert known["causes.overlap.skew._MOST"].about.startswith("Minimum share")  # A comment.
-    assert known["evidence.memory.rise._EMPTY"].value == 0.25  # One of two.
-    assert known["causes.overlap.small_units._MANY"].value == 16  # From another one.
-    assert "contract.artifacts.FINISHED" not in known
+    constants = thresholds.constants()
+    assert constants["causes.overlap.skew._MOST"].about.startswith("Minimum share")  # A comment.
+    assert constants["evidence.memory.rise._EMPTY"].value == 0.25  # One of two.
+    assert constants["causes.overlap.small_units._MANY"].value == 16  # From another one.
+    assert "contract.artifacts.FINISHED" not in constants
 
 
 def test_a_constant_is_followed_to_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = dict(thresholds.constants())
-    constant = known.pop("causes.overlap.host_bound._HOST_SHARE")
-    monkeypatch.setattr(thresholds, "constants", lambda: known | {"causes.overlap._idle._HOST_SHARE": constant})
+    constants = dict(thresholds.constants())
+    constant = constants.pop("causes.overlap.host_bound._HOST_SHARE")
+    monkeypatch.setattr(thresholds, "constants", lambda: constants | {"causes.overlap._idle._HOST_SHARE": constant})
     assert thresholds.moved() == {constant.name: "causes.overlap._idle._HOST_SHARE"}
 
 
@@ -100,8 +100,8 @@ def test_the_nearest_value_with_another_answer_is_found() -> None:
     with thresholds.all_watched({name: uses}):
         assert case.ask()
     assert uses.met == {0.2}
-    known = {"cases": [case], "today": {"job": True}, "uses": {"job": uses}}
-    low, below = thresholds.move(name, **known, upwards=False)
-    high, above = thresholds.move(name, **known, upwards=True)
+    expected = {"cases": [case], "today": {"job": True}, "uses": {"job": uses}}
+    low, below = thresholds.move(name, **expected, upwards=False)
+    high, above = thresholds.move(name, **expected, upwards=True)
     assert (low, below) == (pytest.approx(0.1 * module.LEAST), None)
     assert high < 0.2 <= above.value and (above.others, above.wrong, above.right) == (1, 1, 0)

@@ -124,7 +124,7 @@ def test_no_record_makes_a_command_wait_crash_or_tell_what_lies_elsewhere(
     values = {"schema_version": 1, "step": 1, "loss": 1.0, "kind": "event", "rank": 0, "attempt": 0, "time_s": 1.0}
     texts = dict.fromkeys(("state", "run_id", "reason", "name", "message", "type"), OUTSIDE)
     outside.write_text(json.dumps({**values, **texts, OUTSIDE: 2.5}) + f"\nRuntimeError: {OUTSIDE}\n")
-    held = outside.read_bytes()
+    data = outside.read_bytes()
     root = make(tmp_path / "runs" / "run").root
     shutil.copytree(root, tmp_path / "other" / "run")
     for record in RECORDS:
@@ -134,7 +134,7 @@ def test_no_record_makes_a_command_wait_crash_or_tell_what_lies_elsewhere(
         every_command(root)
     shown = "".join(capsys.readouterr())
     written = [path.read_text(errors="replace") for path in (root / "report").rglob("*") if path.is_file()]
-    assert outside.read_bytes() == held and OUTSIDE not in shown.replace(str(outside), "")
+    assert outside.read_bytes() == data and OUTSIDE not in shown.replace(str(outside), "")
     assert kind == "link" or not any(OUTSIDE in text for text in written)
 
 

@@ -37,9 +37,9 @@ def ask(slurm: dict[str, str], *command: str) -> str:
 def submit(folder: Path, slurm: dict[str, str], *overrides: str) -> tuple[str, Path]:
     done = run(folder, *JOB, *overrides, **slurm)
     assert done.returncode == 0, done.stderr
-    found = re.search(r"as job (\d+)", done.stdout)
-    assert found, done.stdout
-    return found[1], only_run(folder)
+    match = re.search(r"as job (\d+)", done.stdout)
+    assert match, done.stdout
+    return match[1], only_run(folder)
 
 
 def wait_until(condition, timeout_s: float = 150.0) -> None:

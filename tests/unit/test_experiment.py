@@ -21,17 +21,17 @@ def result(folder: Path, lines: str) -> experiment.RunResult:
 
 
 def test_a_result_reads_what_the_run_left(tmp_path: Path) -> None:
-    made = result(tmp_path, '{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.5}\n{"step": 3, "lo')
-    assert made.state == "finished"
-    assert [row["loss"] for row in made.metrics()] == [3.0, 2.5], "a line that was torn says nothing"
+    run_result = result(tmp_path, '{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.5}\n{"step": 3, "lo')
+    assert run_result.state == "finished"
+    assert [row["loss"] for row in run_result.metrics()] == [3.0, 2.5], "a line that was torn says nothing"
     (tmp_path / "metrics.jsonl").unlink()
-    assert [*made.metrics()] == []
+    assert [*run_result.metrics()] == []
 
 
 def test_compose_returns_types_and_says_what_to_type_instead() -> None:
-    made = experiment.compose("strategy=ddp", "model=gpt2_tiny", "train.steps=7")
-    assert (made.config.strategy.name, made.config.train.steps) == ("ddp", 7)
-    assert made.plain["train"]["steps"] == 7
+    composed = experiment.compose("strategy=ddp", "model=gpt2_tiny", "train.steps=7")
+    assert (composed.config.strategy.name, composed.config.train.steps) == ("ddp", 7)
+    assert composed.plain["train"]["steps"] == 7
     with pytest.raises(DtkError, match="did you mean"):
         experiment.compose("train.stepz=7")
     with pytest.raises(DtkError, match="an override is a string, but this is a list"):

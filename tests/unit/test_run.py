@@ -33,7 +33,7 @@ def test_hydras_short_options_are_understood(words: list[str], folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["--package", "train"], "dtk run has no --package"),
         (["-p", "train"], "dtk run has no --package"),
@@ -47,10 +47,10 @@ def test_hydras_short_options_are_understood(words: list[str], folder: Path) -> 
         (["--rerun", "no_such_run"], "no_such_run"),
     ],
 )
-def test_what_cannot_be_run_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_run_is_one_line(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == USER_ERROR
     captured = capsys.readouterr()
-    assert told in captured.err and captured.err.startswith("dtk: ") and len(captured.err.splitlines()) == 1
+    assert text in captured.err and captured.err.startswith("dtk: ") and len(captured.err.splitlines()) == 1
 
 
 def test_ranks_of_a_launcher_start_no_jobs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,12 +58,12 @@ def job() -> Iterator[tuple[int, list[int]]]:
 def test_ranks_are_found_without_their_children_and_launcher(job: tuple[int, list[int]]) -> None:
     launcher, pids = job
     (ranks,) = processes.find([launcher])
-    assert {rank: one.pid for rank, one in ranks.items()} == {0: pids[0], 2: pids[1]}
-    assert [one.keys() for one in processes.find([pids[1]])] == [{0, 2}], "a rank stands for its whole job"
+    assert {rank: value.pid for rank, value in ranks.items()} == {0: pids[0], 2: pids[1]}
+    assert [item.keys() for item in processes.find([pids[1]])] == [{0, 2}], "a rank stands for its whole job"
     children = Path(f"/proc/{pids[1]}/task/{pids[1]}/children").read_text().split()
-    assert [one.keys() for one in processes.find([int(children[0])])] == [{0, 2}], "and so does its child"
+    assert [item.keys() for item in processes.find([int(children[0])])] == [{0, 2}], "and so does its child"
     assert processes.missing(ranks) == [1]
-    assert any(ranks[0].pid == one[0].pid for one in processes.find() if 0 in one)
+    assert any(ranks[0].pid == item[0].pid for item in processes.find() if 0 in item)
 
 
 FIRST = """\
@@ -87,10 +87,10 @@ def test_ranks_that_the_first_one_started_are_found_with_it() -> None:
     assert process.stdout is not None
     others = [begun(int(process.stdout.readline())) for _ in range(2)]
     try:
-        for asked in (process.pid, others[1]):
-            (ranks,) = processes.find([asked])
-            assert {rank: one.pid for rank, one in ranks.items()} == {3: process.pid, 4: others[0], 5: others[1]}
-            assert {one.world_size for one in ranks.values()} == {6}
+        for requests in (process.pid, others[1]):
+            (ranks,) = processes.find([requests])
+            assert {rank: item.pid for rank, item in ranks.items()} == {3: process.pid, 4: others[0], 5: others[1]}
+            assert {item.world_size for item in ranks.values()} == {6}
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -99,10 +99,10 @@ def test_ranks_that_the_first_one_started_are_found_with_it() -> None:
 def test_a_process_that_sleeps_makes_no_switch_and_one_that_is_stopped_says_so(job: tuple[int, list[int]]) -> None:
     pid = job[1][0]
     time.sleep(0.3)
-    one, code = processes.moment(pid)
+    item, code = processes.moment(pid)
     time.sleep(0.5)
     other, _ = processes.moment(pid)
-    assert (one.state, code) == ("S", None) and one.switches == other.switches and one.cpu_s == other.cpu_s
+    assert (item.state, code) == ("S", None) and item.switches == other.switches and item.cpu_s == other.cpu_s
     os.kill(pid, signal.SIGSTOP)
     time.sleep(0.1)
     assert processes.moment(pid)[0].state == "T"
@@ -159,9 +159,9 @@ def test_places_that_no_launcher_gives_are_none() -> None:
     ]
     for process in begun:
         assert process.stdout is not None and process.stdout.readline() == "\n"
-    found = [processes.find([process.pid]) for process in begun]
-    assert found[:4] == [[]] * 4
-    assert [processes.missing(jobs[0]) for jobs in found[4:]] == [[], []]
+    result = [processes.find([process.pid]) for process in begun]
+    assert result[:4] == [[]] * 4
+    assert [processes.missing(jobs[0]) for jobs in result[4:]] == [[], []]
     for process in begun:
         process.communicate("\n", timeout=stretched(20))
 
@@ -174,10 +174,10 @@ def test_the_process_that_holds_a_file_lock_is_found(tmp_path: Path) -> None:
         assert [holder.stdout.readline() for _ in range(2)] == [b"\n", b"\n"]  # It has the lock.
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as waiter:
             ends_s = time.monotonic() + 30
-            while (found := processes.lock_holder(waiter.pid)) is None and time.monotonic() < ends_s:
+            while (result := processes.lock_holder(waiter.pid)) is None and time.monotonic() < ends_s:
                 time.sleep(0.05)
             waiter.kill()
-        assert (found, processes.lock_holder(holder.pid)) == (holder.pid, None)
+        assert (result, processes.lock_holder(holder.pid)) == (holder.pid, None)
         holder.kill()
 
 

@@ -74,14 +74,14 @@ def test_torchs_debug_server_gives_stacks_and_flight_records_of_all_ranks(tmp_pa
     with started(JOB, str(port), **words, RANK="0") as first, started(JOB, str(port), **words, RANK="1") as second:
         assert second.stdout is not None and second.stdout.readline() == "ready\n"
         ends_s = time.monotonic() + 120
-        while not (found := servers.answers(rank_of(first))).flight:  # Until rank 0 waits.
-            assert time.monotonic() < ends_s, found
+        while not (answers := servers.answers(rank_of(first))).flight:  # Until rank 0 waits.
+            assert time.monotonic() < ends_s, answers
             time.sleep(0.5)
-    assert "in all_reduce" in found.stacks[0] and "in all_reduce" not in found.stacks[1]
-    assert found.lacks == [] and found.ras == b""
-    collect._answers(tmp_path, 0, found, seen={0})
+    assert "in all_reduce" in answers.stacks[0] and "in all_reduce" not in answers.stacks[1]
+    assert answers.lacks == [] and answers.ras == b""
+    collect._answers(tmp_path, 0, answers, seen={0})
     evidence = gather(tmp_path, Limits())
-    assert [one.rank for one in evidence.stacks] == [1], "of rank 0 py-spy has seen stacks"
+    assert [stack.rank for stack in evidence.stacks] == [1], "of rank 0 py-spy has seen stacks"
     assert [file.rank for file in evidence.files["flight"]] == [0]
 
 
@@ -90,11 +90,11 @@ def test_ras_is_asked_where_a_rank_listens(tmp_path: Path) -> None:
     address = {"NCCL_RAS_ADDR": f"localhost:{port}"}
     with started(STANDS_IN, str(port), f"{RAS}SAID", "0") as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        found = servers.answers(rank_of(process, 3, **address))
-        assert found.ras.decode() == f"{RAS}verbose status\n" and found.lacks == []
+        answers = servers.answers(rank_of(process, 3, **address))
+        assert answers.ras.decode() == f"{RAS}verbose status\n" and answers.lacks == []
         other = {3: RankProcess(os.getpid(), 3, 4, ("job",), "python train.py", address)}
         assert servers.answers(other) == servers.Answers(), "a server of another job is left alone"
-    collect._answers(tmp_path, 3, found, set())
+    collect._answers(tmp_path, 3, answers, set())
     assert gather(tmp_path, Limits()).facts[0].kind == "ras_agrees"
 
 
@@ -103,8 +103,8 @@ def test_a_server_that_does_not_end_its_answer_is_left(monkeypatch: pytest.Monke
     monkeypatch.setattr(servers, "ANSWER_S", 0.3)
     with started(STANDS_IN, str(port), "endless", "600") as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        found = servers.answers(rank_of(process, NCCL_RAS_ADDR=f"localhost:{port}"))
-        assert found.ras == b"" and found.lacks == ["NCCL's RAS did not answer within 0.3 s"]
+        answers = servers.answers(rank_of(process, NCCL_RAS_ADDR=f"localhost:{port}"))
+        assert answers.ras == b"" and answers.lacks == ["NCCL's RAS did not answer within 0.3 s"]
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

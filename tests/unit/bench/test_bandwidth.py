@@ -26,11 +26,11 @@ def test_one_rank_has_no_bus() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 @pytest.mark.parametrize("element", [1, 2, 8])
 def test_sizes_are_rounded_down_to_equal_aligned_shares(name: str, ranks: int, element: int) -> None:
-    for asked in (1, 1000, 65536):
-        size = OPERATIONS[name].fitted(asked, ranks, element)
+    for count in (1, 1000, 65536):
+        size = OPERATIONS[name].fitted(count, ranks, element)
         unit = ranks * 16 if OPERATIONS[name].divided else element
         assert size % unit == 0 and size % element == 0 and size > 0
-        assert asked - unit < size <= asked or size == unit
+        assert count - unit < size <= count or size == unit
 
 
 def test_sizes_read_and_grow() -> None:

@@ -112,8 +112,8 @@ def test_the_figures_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_told_is_what_a_plan_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    told = as_json(HARDWARE)
-    store_hardware(HARDWARE, Path(told["path"]))
+    text = as_json(HARDWARE)
+    store_hardware(HARDWARE, Path(text["path"]))
     stored = load_hardware("measured")
-    assert stored.matmul_rate("float32") == told["matmul_flops"]["float32"]
-    assert stored.intra_node.bytes_per_s == told["intra_node_bytes_per_s"] * told["link_fraction"]
+    assert stored.matmul_rate("float32") == text["matmul_flops"]["float32"]
+    assert stored.intra_node.bytes_per_s == text["intra_node_bytes_per_s"] * text["link_fraction"]

@@ -56,28 +56,28 @@ def silent(text: str) -> None:
 
 def test_one_side_is_one_launch() -> None:
     team, said = Pretended(), list[str]()
-    made = measure(team, SPEC, [Side("auto")], 7, said.append)
-    assert not made.failure and team.overs == 1
+    bench_report = measure(team, SPEC, [Side("auto")], 7, said.append)
+    assert not bench_report.failure and team.overs == 1
     assert [spec.passes for spec, _ in team.started] == [7]
-    (result,) = made.results
+    (result,) = bench_report.results
     assert (result.time_s.median, result.time_s.count, result.wrong_elements) == (0.002, 3, 0)
     # 1,024 bytes in 2 ms, factor 2 (n - 1) / n = 1.
     assert result.algbw().median == pytest.approx(512e-6) == result.busbw(2).median
-    assert made.left_out[0]["operation"] == "send_recv"
+    assert bench_report.left_out[0]["operation"] == "send_recv"
     assert said == ["starting 2 ranks", "warm-up: all_reduce of 1 KiB", "repeat 1 of 3: all_reduce"]
 
 
 def test_two_sides_take_turns_with_their_own_variables() -> None:
     team = Pretended()
-    made = measure(team, SPEC, [Side("a", {"X": "1"}), Side("b", {"X": "2"})], 2, silent)
+    bench_report = measure(team, SPEC, [Side("a", {"X": "1"}), Side("b", {"X": "2"})], 2, silent)
     assert [variables["X"] for _, variables in team.started] == ["1", "2", "1", "2"]
     assert sum(spec.seconds for spec, _ in team.started) == pytest.approx(SPEC.seconds)
-    assert [one.ratio.count for one in made.gains] == [2]
-    assert made.results[0].time_s.median == 0.002, "the median of one launch's passes is one repeat"
+    assert [gain.ratio.count for gain in bench_report.gains] == [2]
+    assert bench_report.results[0].time_s.median == 0.002, "the median of one launch's passes is one repeat"
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "text"),
     [
         ("kill", "was killed by SIGKILL"),
         ("raise", "failed: ValueError: a bad cable"),
@@ -85,18 +85,18 @@ def test_two_sides_take_turns_with_their_own_variables() -> None:
     ],
 )
 @pytest.mark.parametrize("victim", [0, 1])
-def test_the_rank_that_died_is_named_and_not_its_peer(end: str, told: str, victim: int) -> None:
-    made = measure(Pretended(end, victim), SPEC, [Side("auto")], 3, silent)
-    assert made.failure.startswith(f"rank {victim} {told}")
-    assert made.failure.endswith("at repeat 1 of 3: all_reduce") and "\n" not in made.failure
-    assert made.results[0].time_s.count == 3, "what was measured until then is kept"
-    assert as_json(made)["failure"] == made.failure
+def test_the_rank_that_died_is_named_and_not_its_peer(end: str, text: str, victim: int) -> None:
+    bench_report = measure(Pretended(end, victim), SPEC, [Side("auto")], 3, silent)
+    assert bench_report.failure.startswith(f"rank {victim} {text}")
+    assert bench_report.failure.endswith("at repeat 1 of 3: all_reduce") and "\n" not in bench_report.failure
+    assert bench_report.results[0].time_s.count == 3, "what was measured until then is kept"
+    assert as_json(bench_report)["failure"] == bench_report.failure
 
 
 def test_a_rank_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dtk.bench.measure._LATER_S", 0.2)
-    made = measure(Pretended("stop"), replace(SPEC, timeout_s=0.5), [Side("auto")], 3, silent)
-    assert made.failure.startswith("no progress for ") and "all_reduce" in made.failure
+    bench_report = measure(Pretended("stop"), replace(SPEC, timeout_s=0.5), [Side("auto")], 3, silent)
+    assert bench_report.failure.startswith("no progress for ") and "all_reduce" in bench_report.failure
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:
@@ -104,8 +104,8 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
         if text.startswith("repeat"):
             raise KeyboardInterrupt
 
-    made = measure(Pretended("stop"), SPEC, [Side("auto")], 3, press)
-    assert made.failure == "stopped by Ctrl-C"
+    bench_report = measure(Pretended("stop"), SPEC, [Side("auto")], 3, press)
+    assert bench_report.failure == "stopped by Ctrl-C"
 
 
 def test_who_lost_another_rank_is_no_culprit() -> None:
@@ -115,17 +115,17 @@ def test_who_lost_another_rank_is_no_culprit() -> None:
 
 
 def launch(side: str, seconds: float) -> Launch:
-    made = Launch(side)
+    result = Launch(side)
     for line in LINES:
-        made.take(line)
-    made.passes = [{"all_reduce 1024": seconds * factor} for factor in (0.5, 1.0, 7.0)]
-    return made
+        result.take(line)
+    result.passes = [{"all_reduce 1024": seconds * factor} for factor in (0.5, 1.0, 7.0)]
+    return result
 
 
 def test_a_gain_is_of_bandwidth_and_by_rounds() -> None:
     """b takes half the time while the machine becomes five times slower: twice the bandwidth, and told."""
     drift = (1.0, 2.0, 3.0, 4.0, 5.0)
-    launches = [one for slow in drift for one in (launch("a", slow), launch("b", 0.5 * slow))]
+    launches = [item for slow in drift for item in (launch("a", slow), launch("b", 0.5 * slow))]
     (gain,) = report_of(2, SPEC, [Side("a"), Side("b")], launches).gains
     assert gain.ratio.median == pytest.approx(2.0)
     assert gain.verdict == "faster"

@@ -13,13 +13,13 @@ from tests.unit.bench.samples import compared, report, result
 
 
 def test_a_longer_time_is_a_lower_bandwidth() -> None:
-    one = result("auto", "all_reduce", 1 << 20)
-    rate, time_s = one.algbw(), one.time_s
+    item = result("auto", "all_reduce", 1 << 20)
+    rate, time_s = item.algbw(), item.time_s
     assert time_s.low is not None and time_s.high is not None and rate.low is not None and rate.high is not None
     assert rate.low < rate.median < rate.high
     assert rate.low == pytest.approx((1 << 20) / time_s.high / 1e9)
-    assert one.busbw(4).median == pytest.approx(rate.median * 2 * 3 / 4)
-    assert one.busbw(1).median == 0.0
+    assert item.busbw(4).median == pytest.approx(rate.median * 2 * 3 / 4)
+    assert item.busbw(1).median == 0.0
 
 
 @pytest.mark.parametrize(

@@ -22,22 +22,22 @@ def test_a_fast_call_is_repeated_up_to_the_limit() -> None:
 
 
 def test_a_slow_call_is_made_once_while_its_passes_fit_and_else_left_out() -> None:
-    one = bench(seconds=10.0)
-    assert one._calls(1.9) == 1
-    assert one._calls(1.9) == 0, "the first one has used the budget up"
+    item = bench(seconds=10.0)
+    assert item._calls(1.9) == 1
+    assert item._calls(1.9) == 0, "the first one has used the budget up"
     assert bench(seconds=10.0)._calls(2.1) == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(1e-6, 10.0), max_size=20), st.floats(0.5, 60.0))
 def test_all_passes_together_stay_within_the_budget(calls_s: list[float], seconds: float) -> None:
-    one = bench(seconds=seconds, warm_up=0)
+    item = bench(seconds=seconds, warm_up=0)
     spent_s = 0.0
     for once_s in calls_s:
-        calls = one._calls(once_s)
-        assert 0 <= calls <= one.spec.calls
-        spent_s += calls * once_s * one.spec.passes
-        assert one.spent_s == spent_s or abs(one.spent_s - spent_s) < 1e-9 * max(1.0, spent_s)
+        calls = item._calls(once_s)
+        assert 0 <= calls <= item.spec.calls
+        spent_s += calls * once_s * item.spec.passes
+        assert item.spent_s == spent_s or abs(item.spent_s - spent_s) < 1e-9 * max(1.0, spent_s)
     assert spent_s <= seconds * (1 + 1e-9)
 
 

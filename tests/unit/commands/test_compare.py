@@ -24,15 +24,15 @@ def test_a_folder_stands_for_its_runs_and_a_baseline_comes_first(
     whole = json.loads(capsys.readouterr().out)
     assert main(["compare", "aa", "--baseline", "bb", "--json"]) == 0
     swapped = json.loads(capsys.readouterr().out)
-    order = [[side["runs"][0]["id"] for side in found["variants"]] for found in (whole, swapped)]
+    order = [[side["runs"][0]["id"] for side in result["variants"]] for result in (whole, swapped)]
     assert order == [["aa", "bb"], ["bb", "aa"]]
 
 
 @pytest.mark.parametrize("pattern", ["b*", "runs/b*", "{}/runs/b*"])
 def test_a_quoted_pattern_is_expanded(pattern: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "[a]a", "--baseline", pattern.format(runs.parent), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [side["runs"][0]["id"] for side in found["variants"]] == ["bb", "aa"]
+    output = json.loads(capsys.readouterr().out)
+    assert [side["runs"][0]["id"] for side in output["variants"]] == ["bb", "aa"]
     assert main(["compare", "aa", "c*"]) == 2 and 'no run "c*"' in capsys.readouterr().err
 
 

@@ -49,11 +49,11 @@ def test_fish_completes_values_without_file_names(tmp_path):
     (tmp_path / "dtk").write_text(f'#!/bin/sh\nexec {sys.executable} -m dtk "$@"\n')
     (tmp_path / "dtk").chmod(0o755)
     (tmp_path / "a.py").touch()
-    asked = [
+    texts = [
         f"complete -C '{line}'; echo @@" for line in ("dtk run precision=", "dtk run data.path=", "dtk diagnose a")
     ]
     done = subprocess.run(
-        ["fish", "--no-config", "-c", f"dtk completion fish | source; {'; '.join(asked)}"], capture_output=True,
+        ["fish", "--no-config", "-c", f"dtk completion fish | source; {'; '.join(texts)}"], capture_output=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
         text=True, timeout=stretched(60),
         cwd=tmp_path,

@@ -71,9 +71,9 @@ def test_no_cause_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_keys_have_their_text_of_the_class_that_defines_them() -> None:
-    found = {(key.name, key.kind): key for key in keys()}
-    assert found["seed", ""].default == "1234"
-    assert found["train.clip_norm", ""].type == "float or null"
-    assert found["train.compile", ""].default == "false"
-    assert found["checkpoint.every", ""].about == "Steps between checkpoints; 0 = none during training."
-    assert len({name for name, _ in found}) > 150
+    result = {(key.name, key.kind): key for key in keys()}
+    assert result["seed", ""].default == "1234"
+    assert result["train.clip_norm", ""].type == "float or null"
+    assert result["train.compile", ""].default == "false"
+    assert result["checkpoint.every", ""].about == "Steps between checkpoints; 0 = none during training."
+    assert len({name for name, _ in result}) > 150

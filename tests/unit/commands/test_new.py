@@ -34,9 +34,9 @@ def test_what_is_typed_next_runs_as_it_stands(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}  # So that dtk is called by a path.
     (tmp_path / "bin").symlink_to(Path(sys.prefix))
     make = [str(tmp_path / "bin" / "bin" / "python"), "-m", "dtk", "new", "my lab/lab"]
-    made = subprocess.run(make, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=stretched(60))
-    line = made.stdout.splitlines()[-1].removeprefix("next: ").replace("experiment=first", "--help strategy")
-    assert made.returncode == 0 and line.startswith("cd 'my lab/lab' && "), made.stdout + made.stderr
+    result = subprocess.run(make, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=stretched(60))
+    line = result.stdout.splitlines()[-1].removeprefix("next: ").replace("experiment=first", "--help strategy")
+    assert result.returncode == 0 and line.startswith("cd 'my lab/lab' && "), result.stdout + result.stderr
     shown = subprocess.run(
         line, shell=True, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=stretched(60)
     )

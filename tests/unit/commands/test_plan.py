@@ -15,13 +15,13 @@ from dtk.plan import make, model
 def test_a_job_that_is_too_large_is_exit_code_1(
     fits: bool | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Any] = []
-    found = SimpleNamespace(plan=SimpleNamespace(fits=fits))
-    monkeypatch.setattr(make, "make", lambda request: (asked.append(request), found)[1])
+    requests: list[Any] = []
+    simple_namespace = SimpleNamespace(plan=SimpleNamespace(fits=fits))
+    monkeypatch.setattr(make, "make", lambda request: (requests.append(request), simple_namespace)[1])
     monkeypatch.setattr(model, "as_json", lambda report: {"fits": report.plan.fits})
     assert main(["plan", "strategy=ddp", "--world-size", "2,4", "--engine", "closed_form", "--json"]) == code
     assert '"fits"' in capsys.readouterr().out
-    request = asked[0]
+    request = requests[0]
     assert (request.overrides, request.world_size, request.engine) == (("strategy=ddp",), "2,4", "closed_form")
     assert not request.html
 

@@ -11,7 +11,7 @@ from dtk.preflight import report, run
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["--", "x"], "arguments after -- belong to a script"),
         (["--steps", "0"], "--steps 0 is for scripts"),
@@ -22,13 +22,13 @@ from dtk.preflight import report, run
     ],
 )
 def test_what_does_not_go_together_is_one_line(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "train.py"
     script.touch()
     assert main(["preflight", *(str(script) if word == "SCRIPT" else word for word in words)]) == 2
     error = capsys.readouterr().err
-    assert told in error and error.count("\n") == 1
+    assert text in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(("text", "why"), [(b"for i in x\n", "line 1"), (b"\x00\x01", "null bytes")])
@@ -46,11 +46,11 @@ def test_a_script_that_is_not_python_is_refused_before_any_rank_is_simulated(
 def test_the_exit_code_says_whether_all_ranks_end(
     ends: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Any] = []
-    found = SimpleNamespace(verdict=SimpleNamespace(ends=ends))
+    requests: list[Any] = []
+    simple_namespace = SimpleNamespace(verdict=SimpleNamespace(ends=ends))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(run, "preflight", lambda request, show: (asked.append(request), found)[1])
+    monkeypatch.setattr(run, "preflight", lambda request, show: (requests.append(request), simple_namespace)[1])
     monkeypatch.setattr(report, "as_json", lambda prediction: {"ends": prediction.verdict.ends})
     assert main(["preflight", "strategy=ddp", "--world-size", "4", "--rank-timeout-s", "7", "--json"]) == code
     assert f'"ends": {str(ends).lower()}' in capsys.readouterr().out
-    assert (asked[0].overrides, asked[0].world_size, asked[0].limit_s) == (("strategy=ddp",), 4, 7.0)
+    assert (requests[0].overrides, requests[0].world_size, requests[0].limit_s) == (("strategy=ddp",), 4, 7.0)

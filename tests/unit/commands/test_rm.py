@@ -22,19 +22,19 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def left(runs: Path) -> list[str]:
+def names_of_runs(runs: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir())
 
 
 def test_a_dry_run_counts_and_removes_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rm", "a1", "--dry-run"]) == 0
     assert "1 run, 2 files" in capsys.readouterr().out
-    assert left(runs) == ["a1", "b2", "c3"]
+    assert names_of_runs(runs) == ["a1", "b2", "c3"]
 
 
 def test_failed_runs_are_chosen_by_their_state(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rm", "--failed", "--yes"]) == 0
-    assert left(runs) == ["a1", "c3"]
+    assert names_of_runs(runs) == ["a1", "c3"]
     assert "removed runs/b2" in capsys.readouterr().out
 
 
@@ -53,7 +53,7 @@ def test_what_is_unclear_removes_nothing(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
-    assert left(runs) == ["a1", "b2", "c3"]
+    assert names_of_runs(runs) == ["a1", "b2", "c3"]
 
 
 def test_the_answer_is_no_unless_it_is_yes(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +62,6 @@ def test_the_answer_is_no_unless_it_is_yes(runs: Path, monkeypatch: pytest.Monke
             return True
 
     monkeypatch.setattr("sys.stdin", Terminal("\n"))
-    assert main(["rm", "a1"]) == DECLINED and left(runs) == ["a1", "b2", "c3"]
+    assert main(["rm", "a1"]) == DECLINED and names_of_runs(runs) == ["a1", "b2", "c3"]
     monkeypatch.setattr("sys.stdin", Terminal("yes\n"))
-    assert main(["rm", "a1"]) == 0 and left(runs) == ["b2", "c3"]
+    assert main(["rm", "a1"]) == 0 and names_of_runs(runs) == ["b2", "c3"]

@@ -20,13 +20,13 @@ def test_the_exit_code_says_whether_the_question_was_answered(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked: list[Any] = []
-    found = SimpleNamespace(interrupted=interrupted, measured=measured)
-    monkeypatch.setattr(make, "make", lambda request, show: (asked.append(request), found)[1])
-    monkeypatch.setattr(report, "as_json", lambda made: {})
+    requests: list[Any] = []
+    simple_namespace = SimpleNamespace(interrupted=interrupted, measured=measured)
+    monkeypatch.setattr(make, "make", lambda request, show: (requests.append(request), simple_namespace)[1])
+    monkeypatch.setattr(report, "as_json", lambda result: {})
     assert main(["tune", "bucket", "strategy=ddp", "--values", "5, 25", "--repeats", "4", "--json"]) == code
     capsys.readouterr()
-    request = asked[0]
+    request = requests[0]
     assert (request.topic, request.overrides, request.values) == ("bucket", ("strategy=ddp",), ("5", "25"))
     assert (request.repeats, request.most) == (4, None)
 

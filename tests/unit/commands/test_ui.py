@@ -28,8 +28,8 @@ def test_it_serves_until_it_is_interrupted(
     monkeypatch.setattr(ui, "has_screen", lambda: screen)
     monkeypatch.setattr(webbrowser, "open", pages.append)
     assert main(["ui", str(tmp_path), "--port", "0", *option]) == 0
-    told = capsys.readouterr().err
-    assert f"runs in {tmp_path}: http://127.0.0.1:" in told and "Ctrl-C stops it" in told
+    err = capsys.readouterr().err
+    assert f"runs in {tmp_path}: http://127.0.0.1:" in err and "Ctrl-C stops it" in err
     assert len(pages) == opened
 
 

@@ -100,7 +100,7 @@ def make_run(
     lines = _metrics(times, loss or losses(len(times)), samples or range(1, len(times) + 1), tokens, log_every)
     for line in lines:
         line["peak_memory_bytes"] = memory_bytes
-        line["communicated_bytes_per_step"] = sum(one["size_bytes"] for one in traffic)
+        line["communicated_bytes_per_step"] = sum(transfer["size_bytes"] for transfer in traffic)
     if lines:
         paths.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return paths.root
@@ -146,39 +146,39 @@ def _metrics(
     return lines
 
 
-def as_page(found: Comparison) -> str:
-    return html.render(document(found))
+def as_page(comparison: Comparison) -> str:
+    return html.render(document(comparison))
 
 
-def as_markdown(found: Comparison) -> str:
-    return markdown.render(document(found))
+def as_markdown(comparison: Comparison) -> str:
+    return markdown.render(document(comparison))
 
 
-def in_pipe(found: Comparison, columns: int | None = None) -> str:
-    return terminal.render(document(found), columns=columns, colour=False)
+def in_pipe(comparison: Comparison, columns: int | None = None) -> str:
+    return terminal.render(document(comparison), columns=columns, colour=False)
 
 
 FSDP = {"strategy": {"name": "fsdp"}}
 
 
-def cell(found: Comparison, key: str, variant: str) -> Cell:
-    return next(c for figure in found.figures if figure.key == key for c in figure.cells if c.variant == variant)
+def cell(comparison: Comparison, key: str, variant: str) -> Cell:
+    return next(c for figure in comparison.figures if figure.key == key for c in figure.cells if c.variant == variant)
 
 
-def median(found: Comparison, key: str, variant: str) -> float:
-    estimate = cell(found, key, variant).estimate
+def median(comparison: Comparison, key: str, variant: str) -> float:
+    estimate = cell(comparison, key, variant).estimate
     assert estimate is not None
     return estimate.median
 
 
-def check(found: Comparison, key: str) -> Check:
-    return next(one for one in found.checks if one.key == key)
+def check(comparison: Comparison, key: str) -> Check:
+    return next(item for item in comparison.checks if item.key == key)
 
 
 def telemetry(folder: Path, *samples: dict[str, Any]) -> None:
     (folder / "telemetry").mkdir()
     lines = [{"kind": "about", "schema_version": 1}]
-    lines += [{"kind": "sample", "time_s": START_S + 0.3 * (n + 1), **one} for n, one in enumerate(samples)]
+    lines += [{"kind": "sample", "time_s": START_S + 0.3 * (n + 1), **sample} for n, sample in enumerate(samples)]
     (folder / "telemetry" / "node_00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -25,14 +25,14 @@ def test_strategies_by_batches_with_out_of_memory_marked(tmp_path: Path) -> None
                 )
             )
     runs.append(make_run(tmp_path, "zero1", change={"strategy": {"name": "zero1"}, "train.global_batch_size": 16}))
-    found = compare(runs)
-    assert found.fair
-    rows = {row[0]: row[1:] for row in grid(found)}
+    comparison = compare(runs)
+    assert comparison.fair
+    rows = {row[0]: row[1:] for row in grid(comparison)}
     assert rows["step time, memory"] == ("batch 8", "batch 16")
     assert rows["ddp"] == ("100 ms, 400 MiB", "OOM")
     assert rows["fsdp"] == ("100 ms, 400 MiB", "100 ms, 400 MiB")
     assert rows["zero1"] == ("-", "100 ms, 400 MiB")
-    assert any("CUDA out of memory" in note for note in found.notes)
-    text = in_pipe(found)
+    assert any("CUDA out of memory" in note for note in comparison.notes)
+    text = in_pipe(comparison)
     assert "OOM" in text
-    assert "OOM" in as_markdown(found)
+    assert "OOM" in as_markdown(comparison)

@@ -11,21 +11,21 @@ from tests.unit.compare.folders import measures
 
 
 def test_a_step_is_the_mean_over_ranks_and_steps() -> None:
-    found = breakdown(measures(60.0, 20.0, 12.0, 3.0))
-    assert found is not None
-    assert found.compute_ms == pytest.approx(60.0)
-    assert found.exposed_ms == pytest.approx(12.0)
-    assert found.waiting_ms == pytest.approx(3.0)
-    assert found.wall_ms == pytest.approx(found.compute_ms + found.exposed_ms + found.idle_ms)
+    result = breakdown(measures(60.0, 20.0, 12.0, 3.0))
+    assert result is not None
+    assert result.compute_ms == pytest.approx(60.0)
+    assert result.exposed_ms == pytest.approx(12.0)
+    assert result.waiting_ms == pytest.approx(3.0)
+    assert result.wall_ms == pytest.approx(result.compute_ms + result.exposed_ms + result.idle_ms)
     for nothing in ({}, {"overlap": {}}, {"overlap": {"ranks": {}, "steps": 2}}, {"overlap": 7}):
         assert breakdown(nothing) is None
 
 
 def test_ranks_that_recorded_other_numbers_of_steps_weigh_alike() -> None:
-    found = measures(60.0, 20.0, 12.0, None)
-    ranks = found["overlap"]["ranks"]
+    result = measures(60.0, 20.0, 12.0, None)
+    ranks = result["overlap"]["ranks"]
     ranks[1] = {**ranks[0], "steps": [{"step": n} for n in range(4)]}
-    mean = breakdown(found)
+    mean = breakdown(result)
     assert mean is not None
     # Rank 0: 54 ms a step over 2 steps; rank 1 has the same total over 4.
     assert mean.compute_ms == pytest.approx((54.0 + 27.0) / 2)
@@ -34,8 +34,8 @@ def test_ranks_that_recorded_other_numbers_of_steps_weigh_alike() -> None:
 
 @pytest.mark.parametrize("broken", [{"steps": 0}, {"steps": "2"}, {"ranks": [1]}, {"ranks": {}}])
 def test_measures_that_say_nothing_are_no_breakdown(broken: dict[str, object]) -> None:
-    found = measures(60.0, 20.0, 12.0, 3.0)
-    assert breakdown({"overlap": {**found["overlap"], **broken}}) is None
+    result = measures(60.0, 20.0, 12.0, 3.0)
+    assert breakdown({"overlap": {**result["overlap"], **broken}}) is None
 
 
 def test_a_run_without_traces_is_not_diagnosed(tmp_path: Path) -> None:

@@ -12,24 +12,24 @@ from tests.unit.compare.folders import FSDP, GATHERED, make_run
 
 def test_all_parts_are_there_and_are_plain_values(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", times_s=0.2, change=FSDP, traffic=GATHERED)]
-    found = as_json(compare(runs))
-    assert json.loads(msgspec.json.encode(found)) == json.loads(json.dumps(found))
-    assert found["schema"] == "dtk.comparison/1" and found["comparable"] is True
-    assert found["headline"].startswith("comparable")
-    assert {check["key"]: check["status"] for check in found["parity"]}["losses"] == "same"
-    first, second = found["variants"]
+    result = as_json(compare(runs))
+    assert json.loads(msgspec.json.encode(result)) == json.loads(json.dumps(result))
+    assert result["schema"] == "dtk.comparison/1" and result["comparable"] is True
+    assert result["headline"].startswith("comparable")
+    assert {check["key"]: check["status"] for check in result["parity"]}["losses"] == "same"
+    first, second = result["variants"]
     assert (first["label"], first["world_size"], first["global_batch_size"]) == ("ddp", 2, 8)
     assert [kind["op"] for kind in second["collectives"]] == ["all_gather", "reduce_scatter", "all_reduce"]
     assert [run["steps"] for run in first["runs"]] == [12] and first["runs"][0]["compared"] is True
-    step = next(figure for figure in found["figures"] if figure["key"] == "step_time_s")
+    step = next(figure for figure in result["figures"] if figure["key"] == "step_time_s")
     assert step["unit"] == "s" and step["less_is_better"] is True and step["definition"]
     assert [cell["ratio"] and cell["ratio"]["median"] for cell in step["variants"]] == [None, 2.0]
 
 
 def test_a_figure_that_a_variant_lacks_is_null(tmp_path: Path) -> None:
     dead = make_run(tmp_path, "a", times_s=[], state="oom", reason="rank 0: CUDA out of memory")
-    found = as_json(compare([dead, make_run(tmp_path, "b", change=FSDP)]))
-    assert found["comparable"] is False and found["verdicts"] == []
-    lost = found["variants"][0]["runs"][0]
+    result = as_json(compare([dead, make_run(tmp_path, "b", change=FSDP)]))
+    assert result["comparable"] is False and result["verdicts"] == []
+    lost = result["variants"][0]["runs"][0]
     assert (lost["state"], lost["reason"], lost["steps"]) == ("oom", "rank 0: CUDA out of memory", 0)
     assert lost["compared"] is False and lost["breakdown"] is None

@@ -20,8 +20,8 @@ def times(level: float, spread: float = 0.01) -> list[float]:
 def checked(tmp_path: Path, limit: str, *runs: list[float], **more: object) -> dict:
     first = make_run(tmp_path, "base", times_s=times(0.1), change={"train.steps": STEPS})
     others = [make_run(tmp_path, f"run{i}", times_s=run, minute=i + 1, **more) for i, run in enumerate(runs)]
-    (found,) = check_limits(compare([first, *others]), [first], [limit])
-    return found
+    (result,) = check_limits(compare([first, *others]), [first], [limit])
+    return result
 
 
 def test_a_limit_is_a_kind_and_a_percentage():
@@ -33,30 +33,30 @@ def test_a_limit_is_a_kind_and_a_percentage():
 
 
 def test_a_run_that_is_clearly_slower_fails(tmp_path):
-    found = checked(tmp_path, "slower=2%", times(0.12))
-    assert found["failed"] and found["ratio"] == pytest.approx(1.2) and 1.02 < found["low"] < 1.2 < found["high"]
-    assert limit_row(found)[0] == "FAIL" and limit_row(found)[1].startswith("slower=2%: ")
-    assert " takes 1.200 times the baseline (95% interval 1." in limit_row(found)[1]
+    result = checked(tmp_path, "slower=2%", times(0.12))
+    assert result["failed"] and result["ratio"] == pytest.approx(1.2) and 1.02 < result["low"] < 1.2 < result["high"]
+    assert limit_row(result)[0] == "FAIL" and limit_row(result)[1].startswith("slower=2%: ")
+    assert " takes 1.200 times the baseline (95% interval 1." in limit_row(result)[1]
 
 
 def test_what_noise_explains_is_undecided_and_does_not_fail(tmp_path):
-    found = checked(tmp_path, "slower=2%", times(0.102, 0.1))
-    assert not found["failed"] and not found["decided"]
-    word, text = limit_row(found)
+    result = checked(tmp_path, "slower=2%", times(0.102, 0.1))
+    assert not result["failed"] and not result["decided"]
+    word, text = limit_row(result)
     assert word == "undecided" and text.startswith("slower=2%") and "three repeats" in text
 
 
 def sides(tmp_path: Path, before: list[list[float]], **after: list[list[float]]) -> tuple[Comparison, list[Path]]:
     """Runs of a baseline, and of other strategies, taken in turns."""
     folders = {"base": before, **after}
-    made = {
+    by_name = {
         name: [
             make_run(tmp_path, f"{name}{i}", times_s=run, minute=i, change={"strategy.name": name} if after else None)
             for i, run in enumerate(runs)
         ]
         for name, runs in folders.items()
     }
-    return compare([run for runs in made.values() for run in runs]), made["base"]
+    return compare([run for runs in by_name.values() for run in runs]), by_name["base"]
 
 
 @pytest.mark.parametrize("repeats", [1, 2, 3])
@@ -65,18 +65,18 @@ def test_the_ratio_is_that_of_the_table(tmp_path, repeats):
     before = [times(0.1 * (1 + i)) for i in range(repeats)]
     after = [times(0.1 * (1 + i) * (1.1 + 0.01 * i)) for i in range(repeats)]
     comparison, base = sides(tmp_path, before, zero1=after)
-    (found,) = check_limits(comparison, base, ["slower=2%"])
+    (result,) = check_limits(comparison, base, ["slower=2%"])
     (table,) = (figure.cells[1].ratio for figure in comparison.figures if figure.key == "step_time_s")
-    assert found["variant"] == "zero1" and found["ratio"] == table.median
-    assert found["low"] <= found["ratio"] <= found["high"]
+    assert result["variant"] == "zero1" and result["ratio"] == table.median
+    assert result["low"] <= result["ratio"] <= result["high"]
     if repeats >= 3:
-        assert (found["low"], found["high"]) == (table.low, table.high) and found["failed"]
+        assert (result["low"], result["high"]) == (table.low, table.high) and result["failed"]
 
 
 def test_each_variant_is_held_against_all_runs_of_the_baseline(tmp_path):
     comparison, base = sides(tmp_path, [times(0.1)] * 3, zero1=[times(0.12)] * 3, fsdp=[times(0.08)] * 3)
-    found = {result["variant"]: result["failed"] for result in check_limits(comparison, base, ["slower=2%"])}
-    assert found == {"zero1": True, "fsdp": False}
+    by_variant = {result["variant"]: result["failed"] for result in check_limits(comparison, base, ["slower=2%"])}
+    assert by_variant == {"zero1": True, "fsdp": False}
 
 
 def test_the_first_name_may_be_a_folder_of_repeats(tmp_path, monkeypatch, capsys):
@@ -89,13 +89,13 @@ def test_the_first_name_may_be_a_folder_of_repeats(tmp_path, monkeypatch, capsys
 
 
 def test_a_faster_run_is_ok(tmp_path):
-    found = checked(tmp_path, "slower=2%", times(0.08))
-    assert not found["failed"] and found["decided"] and limit_row(found)[0] == "ok"
+    result = checked(tmp_path, "slower=2%", times(0.08))
+    assert not result["failed"] and result["decided"] and limit_row(result)[0] == "ok"
 
 
 def test_the_highest_peak_is_compared(tmp_path):
-    found = checked(tmp_path, "memory=5%", times(0.1), memory_bytes=440 << 20)
-    assert found["failed"] and found["ratio"] == pytest.approx(1.1)
+    result = checked(tmp_path, "memory=5%", times(0.1), memory_bytes=440 << 20)
+    assert result["failed"] and result["ratio"] == pytest.approx(1.1)
 
 
 def test_a_baseline_without_figures_is_refused(tmp_path):

@@ -83,9 +83,9 @@ def test_torn_and_senseless_lines_of_metrics_cost_only_themselves(tmp_path: Path
     runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change={"strategy": {"name": "fsdp"}})]
     with (runs[1] / "metrics.jsonl").open("ab") as file:
         file.write(line)
-    found = compare(runs)
-    assert [len(one.compared) for one in found.variants] == [1, 1]
-    json_text(jsonform.as_json(found))
+    comparison = compare(runs)
+    assert [len(variant.compared) for variant in comparison.variants] == [1, 1]
+    json_text(jsonform.as_json(comparison))
 
 
 BYTES = bytes(range(128, 256)) * 40
@@ -110,24 +110,24 @@ def test_metrics_that_a_finished_run_must_have(tmp_path: Path, kind: str) -> Non
     """A failed run need not have them: it is shown, and the others are compared."""
     runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change={"strategy.bucket_cap_mb": 1})]
     damage(runs[1] / "metrics.jsonl", kind)
-    told = refused(*runs)
-    assert "metrics.jsonl" in told
-    assert str(runs[1]) in told
+    text = refused(*runs)
+    assert "metrics.jsonl" in text
+    assert str(runs[1]) in text
     failed = make_run(tmp_path, "c", change=FSDP, state="failed", reason="rank 1: bad")
     damage(failed / "metrics.jsonl", kind)
-    found = compare([runs[0], failed, make_run(tmp_path, "d", change={"strategy.bucket_cap_mb": 1})])
-    assert found.comparable
-    assert any("not compared: " in note and "failed: rank 1: bad" in note for note in found.notes)
-    named = any("metrics.jsonl" in note for note in found.notes)
+    comparison = compare([runs[0], failed, make_run(tmp_path, "d", change={"strategy.bucket_cap_mb": 1})])
+    assert comparison.comparable
+    assert any("not compared: " in note and "failed: rank 1: bad" in note for note in comparison.notes)
+    named = any("metrics.jsonl" in note for note in comparison.notes)
     assert named == (kind not in ("missing", "empty"))
 
 
 def test_a_run_that_recorded_nothing_may_lack_metrics(tmp_path: Path) -> None:
     off = make_run(tmp_path, "b", change={"record": {"level": "off"}})
     (off / "metrics.jsonl").unlink()
-    found = compare([make_run(tmp_path, "a"), off])
-    assert not found.comparable
-    assert any("no measured steps" in note for note in found.notes)
+    comparison = compare([make_run(tmp_path, "a"), off])
+    assert not comparison.comparable
+    assert any("no measured steps" in note for note in comparison.notes)
 
 
 @pytest.mark.timeout(20)
@@ -145,11 +145,11 @@ def test_a_damaged_plan_is_named_and_not_used(tmp_path: Path, content: bytes | N
     damage(runs[1] / "plan.json", "pipe" if content is None else "missing")
     if content is not None:
         (runs[1] / "plan.json").write_bytes(content)
-    found = compare(runs)
-    assert any("plan.json" in note and "fsdp (b)" in note for note in found.notes)
-    assert found.comparable
+    comparison = compare(runs)
+    assert any("plan.json" in note and "fsdp (b)" in note for note in comparison.notes)
+    assert comparison.comparable
     # Collectives that are not known are not collectives that it does without.
-    assert "all_reduce" not in found.verdicts[0]
+    assert "all_reduce" not in comparison.verdicts[0]
 
 
 @pytest.mark.parametrize("lost", [1, 3, 12])
@@ -159,14 +159,14 @@ def test_a_torn_line_costs_its_own_step_only(tmp_path: Path, lost: int) -> None:
     lines[lost - 1] = f'{{"step": {lost},'
     (runs[1] / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     for order in (runs, runs[::-1]):
-        found = compare(order)
-        details = {one.key: (one.status, one.detail) for one in found.checks}
+        comparison = compare(order)
+        details = {check.key: (check.status, check.detail) for check in comparison.checks}
         assert {status for status, _ in details.values()} == {"same"}
         # The samples of the step after a lost record may be those of both.
-        told = "all of the first 11 steps" if lost == 12 else "10 of the first 12 steps"
-        assert details["samples"][1] == f"the same in {told}"
+        text = "all of the first 11 steps" if lost == 12 else "10 of the first 12 steps"
+        assert details["samples"][1] == f"the same in {text}"
         assert "over 11 steps that both logged" in details["losses"][1]
-        assert any("1 line cannot be read" in note for note in found.notes)
+        assert any("1 line cannot be read" in note for note in comparison.notes)
 
 
 def test_other_samples_after_a_torn_line_still_differ(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_other_samples_after_a_torn_line_still_differ(tmp_path: Path) -> None:
     lines = (runs[1] / "metrics.jsonl").read_text().splitlines()
     lines[2] = '{"step": 3,'
     (runs[1] / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    (wrong,) = (one for one in compare(runs).checks if one.status == "differs")
+    (wrong,) = (check for check in compare(runs).checks if check.status == "differs")
     assert "step 9" in wrong.detail
 
 
@@ -188,13 +188,13 @@ def test_half_a_line_of_a_run_that_goes_on_is_no_damage(tmp_path: Path) -> None:
 def test_a_missing_summary_is_no_other_model(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", change=FSDP)]
     (runs[1] / "summary.json").unlink()
-    found = compare(runs)
-    model = next(one for one in found.checks if one.key == "model")
+    comparison = compare(runs)
+    model = next(check for check in comparison.checks if check.key == "model")
     assert (model.status, model.detail) == ("unknown", "same configuration; number of parameters not recorded by fsdp")
-    assert found.comparable
+    assert comparison.comparable
     (runs[0] / "summary.json").write_text('{"schema_version": 1, "figures": {"parameters": 5}}')
     other = make_run(tmp_path, "c", change=FSDP)
-    model = next(one for one in compare([runs[0], other]).checks if one.key == "model")
+    model = next(check for check in compare([runs[0], other]).checks if check.key == "model")
     assert (model.status, model.detail) == ("differs", "parameters ddp: 5; fsdp: 858880")
 
 
@@ -208,10 +208,10 @@ def test_senseless_values_anywhere_raise_nothing(tmp_path: Path) -> None:
     (runs[1] / "telemetry" / "node_00000.jsonl").write_bytes(b'{"kind": "sample", "time_s": "x"}\n\xff\n[]\n')
     (runs[1] / "traces").mkdir()
     (runs[1] / "traces" / "rank_00000.json.gz").write_bytes(b"\x1f\x8bnonsense")
-    found = compare(runs)
-    assert not found.fair
+    comparison = compare(runs)
+    assert not comparison.fair
     for form in (jsonform.as_json, as_markdown, as_page):
-        assert form(found)
+        assert form(comparison)
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
@@ -220,13 +220,13 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         make_run(tmp_path, "b", change={"strategy": {"name": HOSTILE}}, reason=HOSTILE, data={"tokenizer": HOSTILE}),
         make_run(tmp_path, "c", change={"strategy": {"name": "z"}}, state="failed", reason=HOSTILE, times_s=[]),
     ]
-    found = compare(runs)
-    html = as_page(found)
+    comparison = compare(runs)
+    html = as_page(comparison)
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert "\x1b" not in in_pipe(found, columns=100)
-    text = as_markdown(found)
+    assert "\x1b" not in in_pipe(comparison, columns=100)
+    text = as_markdown(comparison)
     assert re.search(r"(?<!\\)[<|\[]script|(?<!\\)\[x", text) is None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) in (4, 6, 8) for line in rows), rows
-    json.loads(json_text(jsonform.as_json(found)))
+    json.loads(json_text(jsonform.as_json(comparison)))

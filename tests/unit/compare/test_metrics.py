@@ -35,16 +35,16 @@ def records(attempts: list[tuple[int, int]], every: int) -> list[dict[str, float
 @given(ATTEMPTS, st.integers(1, 4))
 def test_of_every_step_the_latest_attempt_counts(attempts: list[tuple[int, int]], every: int) -> None:
     written = records(attempts, every)
-    found = parsed("".join(json.dumps(record) + "\n" for record in written)).windows
+    windows = parsed("".join(json.dumps(record) + "\n" for record in written)).windows
     starts = [began + 1 for began, _ in attempts]
     expected = [
         (record["step"], record["attempt"])
         for record in written
         if not any(start <= record["step"] for start in starts[int(record["attempt"]) + 1 :])
     ]
-    assert [window.last for window in found] == [step for step, _ in expected]
-    assert all(window.first < window.last for window in found)
-    assert [window.began_step for window in found] == [attempts[int(attempt)][0] for _, attempt in expected]
+    assert [window.last for window in windows] == [step for step, _ in expected]
+    assert all(window.first < window.last for window in windows)
+    assert [window.began_step for window in windows] == [attempts[int(attempt)][0] for _, attempt in expected]
 
 
 @settings(deadline=None)
@@ -54,10 +54,10 @@ def test_lines_that_cannot_be_read_are_counted_and_cost_no_record(
 ) -> None:
     lines = [json.dumps(record) for record in records(attempts, 1)]
     place = at % (len(lines) + 1)
-    found = parsed("".join(f"{line}\n" for line in [*lines[:place], *noise, *lines[place:]]))
+    metrics = parsed("".join(f"{line}\n" for line in [*lines[:place], *noise, *lines[place:]]))
     clean = parsed("".join(f"{line}\n" for line in lines))
-    assert found.broken == sum(bool(line) for line in noise)
-    assert [window.last for window in found.windows] == [window.last for window in clean.windows]
+    assert metrics.broken == sum(bool(line) for line in noise)
+    assert [window.last for window in metrics.windows] == [window.last for window in clean.windows]
 
 
 @settings(deadline=None)

@@ -45,16 +45,16 @@ def test_the_worst_ending_is_the_outcome(tmp_path: Path, states: list[Any], outc
     # No run records that it was lost: that is said of one that says it runs, and whose process is gone.
     recorded = [run(tmp_path, f"{n}", state="running" if state == "lost" else state) for n, state in enumerate(states)]
     runs = [replace(record, state=state) for record, state in zip(recorded, states, strict=True)]
-    assert Variant("v", runs, [one for one in runs if one.state == "finished"]).outcome == outcome
+    assert Variant("v", runs, [item for item in runs if item.state == "finished"]).outcome == outcome
 
 
 def test_two_variants_or_repeats_are_comparable_and_one_run_is_not(tmp_path: Path) -> None:
     a, b = run(tmp_path, "a"), run(tmp_path, "b")
     two = [Variant("a", [a], [a]), Variant("b", [b], [b])]
-    repeats, one = Variant("a", [a, b], [a, b]), Variant("a", [a], [a])
+    repeats, variant = Variant("a", [a, b], [a, b]), Variant("a", [a], [a])
     assert comparison(*two).comparable and not comparison(*two).repeats
     assert comparison(repeats).comparable and comparison(repeats).repeats
-    assert not comparison(one).comparable
+    assert not comparison(variant).comparable
     assert not comparison(*two, status="differs").comparable
     assert comparison(*two, status="unknown").comparable
     dead = Variant("c", [b], [])

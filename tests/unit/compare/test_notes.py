@@ -24,7 +24,7 @@ def test_what_was_not_recorded_is_listed_with_the_reason(tmp_path: Path) -> None
 
 
 def test_runs_that_are_not_compared_are_named_with_their_state(tmp_path: Path) -> None:
-    told = notes(
+    texts = notes(
         tmp_path,
         {},
         {"change": FSDP},
@@ -37,21 +37,21 @@ def test_runs_that_are_not_compared_are_named_with_their_state(tmp_path: Path) -
         {"change": {"strategy": {"name": "dp"}}, "state": "running", "times_s": [0.1] * 2},
         {"change": {"strategy": {"name": "hsdp"}}, "state": "running"},
     )
-    assert "not compared: zero1 (r2), oom: rank 0: CUDA out of memory" in told
-    assert "not compared: dp (r3), no measured steps" in told
-    assert "hsdp (r4) is running: its figures are those of the steps so far" in told
+    assert "not compared: zero1 (r2), oom: rank 0: CUDA out of memory" in texts
+    assert "not compared: dp (r3), no measured steps" in texts
+    assert "hsdp (r4) is running: its figures are those of the steps so far" in texts
 
 
 def test_unlike_machines_levels_and_casts_are_told(tmp_path: Path) -> None:
     bf16 = {"precision": {"name": "bf16", "compute_dtype": "bfloat16"}}
-    told = notes(
+    texts = notes(
         tmp_path,
         {"change": bf16, "gpu": "H100"},
         {"change": {**bf16, **FSDP, "record.level": "off"}, "gpu": "A100"},
     )
-    assert "devices differ: ddp record=light: H100; fsdp record=off: A100" in told
-    assert any(note.startswith("recorded at different levels") for note in told)
-    assert any("the sharded strategies cast whole units" in note for note in told)
+    assert "devices differ: ddp record=light: H100; fsdp record=off: A100" in texts
+    assert any(note.startswith("recorded at different levels") for note in texts)
+    assert any("the sharded strategies cast whole units" in note for note in texts)
 
 
 def test_repeats_that_vary_are_unsteady(tmp_path: Path) -> None:

@@ -20,16 +20,16 @@ def gate(tmp_path: Path, **changes: Any) -> Comparison:
 
 
 def test_the_same_work_under_two_strategies_is_comparable(tmp_path: Path) -> None:
-    found = gate(tmp_path, times_s=0.2)
-    assert found.fair
-    assert {one.status for one in found.checks} == {"same"}
-    assert [one.label for one in found.variants] == ["ddp", "fsdp"]
-    assert len(found.verdicts) == 1
-    assert "2.00x slower than ddp" in found.verdicts[0]
+    comparison = gate(tmp_path, times_s=0.2)
+    assert comparison.fair
+    assert {check.status for check in comparison.checks} == {"same"}
+    assert [variant.label for variant in comparison.variants] == ["ddp", "fsdp"]
+    assert len(comparison.verdicts) == 1
+    assert "2.00x slower than ddp" in comparison.verdicts[0]
 
 
 @pytest.mark.parametrize(
-    ("key", "changes", "told"),
+    ("key", "changes", "text"),
     [
         ("tokens", {"change": {"train.global_batch_size": 16}}, "2048"),
         ("samples", {"samples": [1, 2, 3, 99, *range(5, 13)]}, "step 4"),
@@ -48,31 +48,31 @@ def test_the_same_work_under_two_strategies_is_comparable(tmp_path: Path) -> Non
     ],
 )
 def test_what_differs_is_named_and_no_speed_is_compared(
-    tmp_path: Path, key: str, changes: dict[str, Any], told: str
+    tmp_path: Path, key: str, changes: dict[str, Any], text: str
 ) -> None:
-    found = gate(tmp_path, times_s=[0.2] * changes.get("change", {}).get("train.steps", 12), **changes)
-    assert check(found, key).status == "differs"
-    assert told in check(found, key).detail
-    assert not found.fair
-    assert not found.verdicts
-    assert all(cell.ratio is None for figure in found.figures for cell in figure.cells)
-    assert headline(found).startswith("not comparable")
+    comparison = gate(tmp_path, times_s=[0.2] * changes.get("change", {}).get("train.steps", 12), **changes)
+    assert check(comparison, key).status == "differs"
+    assert text in check(comparison, key).detail
+    assert not comparison.fair
+    assert not comparison.verdicts
+    assert all(cell.ratio is None for figure in comparison.figures for cell in figure.cells)
+    assert headline(comparison).startswith("not comparable")
 
 
 def test_runs_whose_initial_weights_are_unknown_are_never_said_to_be_comparable(tmp_path: Path) -> None:
-    found = gate(tmp_path, parity={})
-    assert check(found, "weights").status == "unknown"
-    assert "fsdp" in check(found, "weights").detail
-    assert found.fair and found.figures and not found.comparable
-    assert headline(found) == (
+    comparison = gate(tmp_path, parity={})
+    assert check(comparison, "weights").status == "unknown"
+    assert "fsdp" in check(comparison, "weights").detail
+    assert comparison.fair and comparison.figures and not comparison.comparable
+    assert headline(comparison) == (
         "not known to be comparable (initial weights (hash): not recorded by fsdp); nothing else differs"
     )
-    assert any("not checked" in note and "initial weights" in note for note in found.notes)
+    assert any("not checked" in note and "initial weights" in note for note in comparison.notes)
 
 
 def test_losses_are_counted_where_both_logged_them(tmp_path: Path) -> None:
-    found = gate(tmp_path, log_every=3)
-    assert "over 5 steps that both logged" in check(found, "losses").detail
+    comparison = gate(tmp_path, log_every=3)
+    assert "over 5 steps that both logged" in check(comparison, "losses").detail
 
 
 def test_one_rank_fits_every_reduction(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_samples_are_compared_where_both_logged(tmp_path: Path) -> None:
     )
     assert check(same, "samples").status == "same"
     other = make_run(tmp_path, "c", change={"strategy.bucket_cap_mb": 2}, log_every=5, samples=[1, 2, 4, *range(4, 13)])
-    found = check(compare([tmp_path / "a", other]), "samples")
-    assert found.status == "differs"
-    assert "step 5" in found.detail
+    result = check(compare([tmp_path / "a", other]), "samples")
+    assert result.status == "differs"
+    assert "step 5" in result.detail
 
 
 def test_the_tolerance_follows_the_number_format_and_the_option(tmp_path: Path) -> None:
@@ -135,12 +135,15 @@ def test_steps_that_a_resumed_run_made_again_count_once(tmp_path: Path) -> None:
     begun = [{**line, "samples_hash": "ff", "loss": 9.0} if line["step"] > 5 else line for line in lines[:8]]
     again = [{**line, "attempt": 1} for line in lines[5:]]
     (second / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in begun + again))
-    found = compare([first, second])
-    assert found.fair
-    assert check(found, "samples").detail == "the same in all of the first 12 steps"
+    comparison = compare([first, second])
+    assert comparison.fair
+    assert check(comparison, "samples").detail == "the same in all of the first 12 steps"
     # Both attempts warm up: steps 3 to 5 and 8 to 12 remain.
     (cell,) = (
-        c for f in found.figures for c in f.cells if f.key == "step_time_s" and c.variant != found.variants[0].label
+        c
+        for f in comparison.figures
+        for c in f.cells
+        if f.key == "step_time_s" and c.variant != comparison.variants[0].label
     )
     assert cell.estimate is not None
 
@@ -157,12 +160,12 @@ def test_a_hook_that_drops_gradients_has_no_tolerance_and_its_difference_is_show
         hooked(tmp_path, "a", hook, strategy={"bucket_cap_mb": 25}),
         hooked(tmp_path, "b", hook, strategy={"bucket_cap_mb": 1}, loss=losses(12, 1.3)),
     ]
-    found = compare(runs)
-    losses_check = check(found, "losses")
-    assert losses_check.status == "unknown" and found.fair
+    comparison = compare(runs)
+    losses_check = check(comparison, "losses")
+    assert losses_check.status == "unknown" and comparison.fair
     assert losses_check.detail.startswith("at most 30.000% apart over 12 steps that both logged; ")
     assert f"communication_hook={hook} drops part of the gradients" in losses_check.detail
-    assert any(note.startswith("not checked: losses (at most 30.000% apart") for note in found.notes)
+    assert any(note.startswith("not checked: losses (at most 30.000% apart") for note in comparison.notes)
     strict = check(compare(runs, loss_tolerance=0.02), "losses")
     assert strict.status == "differs" and "allowed: 2.00%" in strict.detail
     loose = check(compare(runs, loss_tolerance=0.5), "losses")

@@ -19,12 +19,12 @@ def test_a_long_name_in_front_of_a_bar_is_whole(tmp_path: Path) -> None:
 
 def test_runs_without_steps_are_shown_and_not_compared(tmp_path: Path) -> None:
     died = make_run(tmp_path, "a", times_s=[], state="failed", reason="rank 1: ValueError: bad batch")
-    found = compare([died, make_run(tmp_path, "b", change=FSDP)])
-    assert [runs_text(one) for one in found.variants] == ["FAILED", "1"]
-    assert not found.verdicts
-    assert "only fsdp has figures" in headline(found)
+    comparison = compare([died, make_run(tmp_path, "b", change=FSDP)])
+    assert [runs_text(variant) for variant in comparison.variants] == ["FAILED", "1"]
+    assert not comparison.verdicts
+    assert "only fsdp has figures" in headline(comparison)
     half = make_run(tmp_path, "c", times_s=[0.1] * 6, state="hung")
-    assert [one.outcome for one in compare([half, tmp_path / "b"]).variants] == ["hung", ""]
+    assert [variant.outcome for variant in compare([half, tmp_path / "b"]).variants] == ["hung", ""]
     assert headline(compare([died, half])) == "no run has steps to compare"
 
 

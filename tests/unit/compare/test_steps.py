@@ -18,12 +18,12 @@ from tests.unit.compare.folders import FSDP, START_S, make_run, median
 def test_the_warm_up_does_not_count(tmp_path: Path) -> None:
     times = [9.0, 5.0, *[0.1] * 10]
     runs = [make_run(tmp_path, "a", times_s=times), make_run(tmp_path, "b", change=FSDP)]
-    found = compare(runs)
-    assert median(found, "step_time_s", "ddp") == 0.1
-    assert median(found, "tokens_per_s", "ddp") == pytest.approx(8 * 128 / 0.1)
+    comparison = compare(runs)
+    assert median(comparison, "step_time_s", "ddp") == 0.1
+    assert median(comparison, "tokens_per_s", "ddp") == pytest.approx(8 * 128 / 0.1)
     assert compare(runs, warmup_steps=0).figures[0].cells[0].estimate is not None
     assert median(compare(runs, warmup_steps=11), "step_time_s", "ddp") == 0.1
-    assert any("first 2 steps" in note for note in found.notes)
+    assert any("first 2 steps" in note for note in comparison.notes)
 
 
 def test_windows_that_reach_into_the_warm_up_do_not_count_either(tmp_path: Path) -> None:
@@ -36,9 +36,9 @@ def test_steps_under_the_profiler_do_not_count(tmp_path: Path) -> None:
     """Steps 3 and 4 are recorded, and step 5 begins with writing the trace."""
     times = [1.0, 1.0, 3.0, 3.0, 7.0, *[0.1] * 3, *[0.2] * 4]
     full = {"record": {"level": "full", "profile_start": 3, "profile_steps": 2}}
-    found = compare([make_run(tmp_path, "a", times_s=times, change=full), make_run(tmp_path, "b", change=FSDP)])
-    assert median(found, "step_time_s", "ddp record=full") == pytest.approx(0.2)
-    assert any("different levels" in note for note in found.notes)
+    comparison = compare([make_run(tmp_path, "a", times_s=times, change=full), make_run(tmp_path, "b", change=FSDP)])
+    assert median(comparison, "step_time_s", "ddp record=full") == pytest.approx(0.2)
+    assert any("different levels" in note for note in comparison.notes)
 
 
 def record(tmp_path: Path, **more: Any) -> RunRecord:

@@ -520,8 +520,8 @@ def test_the_batch_sizes_that_are_advised_do_divide(total: int, micro: int, rank
         check(with_train(**sizes), ranks, "cpu")
     except DtkError as error:
         for key in ("global", "micro"):
-            found = re.search(rf"train\.{key}_batch_size=([\d, or]+)", error.fix)
-            for number in re.findall(r"\d+", found.group(1)) if found else []:
+            match = re.search(rf"train\.{key}_batch_size=([\d, or]+)", error.fix)
+            for number in re.findall(r"\d+", match.group(1)) if match else []:
                 check(with_train(**sizes | {f"{key}_batch_size": int(number)}), ranks, "cpu")
     else:
         assert total % (micro * ranks) == 0
@@ -571,14 +571,14 @@ def test_the_recipe_of_gpt2_fits_its_node() -> None:
 
 def numeric_keys() -> set[str]:
     """Dotted keys of the schema that hold numbers."""
-    found = set()
+    result = set()
     for field in dataclasses.fields(Config):
         kinds: Any = KINDS[field.name][1].values() if field.name in KINDS else [field.type]
         for kind in kinds:
             members = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else []
-            found |= {f"{field.name}.{m.name}" for m in members if re.search(r"\b(int|float)\b", str(m.type))}
-            found |= {field.name} if kind is int else set()
-    return found
+            result |= {f"{field.name}.{m.name}" for m in members if re.search(r"\b(int|float)\b", str(m.type))}
+            result |= {field.name} if kind is int else set()
+    return result
 
 
 def test_every_number_of_the_schema_has_a_range() -> None:

@@ -98,4 +98,4 @@ def test_the_files_in_the_order_of_merging_with_what_chose_them() -> None:
 def test_threads_compose_one_at_a_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         composed = pool.map(lambda step: compose(["model=gpt2_tiny", f"train.steps={step}"]), range(1, 9))
-        assert [one.config.train.steps for one in composed] == [*range(1, 9)]
+        assert [item.config.train.steps for item in composed] == [*range(1, 9)]

@@ -68,9 +68,9 @@ def test_every_text_belongs_to_a_key_that_is_there() -> None:
     kinds = {cls for _, classes in KINDS.values() for cls in classes.values()}
     sections = {Config, CallbackConfig, *kinds, *(cls for cls in get_type_hints(Config).values() if is_dataclass(cls))}
     every = {cls for section in sections for cls in section.__mro__ if is_dataclass(cls)}
-    known = {cls.__name__: {field.name for field in fields(cls)} for cls in every}
+    by_name = {cls.__name__: {field.name for field in fields(cls)} for cls in every}
     tables = {path for cls in every if (path := Path(inspect.getfile(cls)).with_suffix(".yaml")).is_file()}
     texts = {name: text for path in tables for name, text in read_table(path).get("keys", {}).items()}
     assert sum(map(len, texts.values())) > 150
     for name, of_class in texts.items():
-        assert of_class.keys() <= known[name], name
+        assert of_class.keys() <= by_name[name], name

@@ -89,7 +89,7 @@ def test_the_text_of_a_command_is_read_when_help_is_asked_for() -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What a command hands on."""
 
     names: tuple[str, ...]
@@ -99,7 +99,7 @@ class Asked:
 
 def test_a_dataclass_is_built_from_options_of_the_same_names() -> None:
     arguments = argparse.Namespace(names=["a", "b"], steps=3, other="left out")
-    assert taken(Asked, arguments, device="cpu") == Asked(("a", "b"), 3, "cpu")
-    assert taken(Asked, arguments, device="cpu", steps=9).steps == 9
+    assert taken(Options, arguments, device="cpu") == Options(("a", "b"), 3, "cpu")
+    assert taken(Options, arguments, device="cpu", steps=9).steps == 9
     with pytest.raises(AttributeError):
-        taken(Asked, arguments)
+        taken(Options, arguments)

@@ -12,15 +12,15 @@ from dtk.console.report import hand_over
 from dtk.errors import DtkError
 
 
-def document(found: str, *, page: str = "", brief: bool = False) -> Document:
+def document(result: str, *, page: str = "", brief: bool = False) -> Document:
     """Return a document that shows what it was made with."""
-    return Document("A report", f"{found} page={page or None} brief={brief}", (Paragraph("the rest"),))
+    return Document("A report", f"{result} page={page or None} brief={brief}", (Paragraph("the rest"),))
 
 
 def show(arguments: dict[str, Any], **named: Any) -> None:
     """Hand the report `it` over, in the form that `arguments` ask for."""
     hand_over(
-        argparse.Namespace(**{"json": False, **arguments}), "it", lambda found: {"found": found}, document, **named
+        argparse.Namespace(**{"json": False, **arguments}), "it", lambda result: {"found": result}, document, **named
     )
 
 

@@ -28,7 +28,7 @@ def test_a_table_is_padded_truncated_and_shifted(tmp_path: Path, suffix: str) ->
     dataset = build_dataset(table(tmp_path / f"t{suffix}", rows))
     assert (dataset.classes, dataset.vocab_size, dataset.fixed_targets) == (2, 257, 1)
     assert dataset.train_size + dataset.validation_size == 4 and dataset.validation_size == 2
-    found = {}
+    labels = {}
     for read, size in ((dataset.train, dataset.train_size), (dataset.validation, dataset.validation_size)):
         batch = read(np.arange(size))
         assert batch.inputs.shape == (size, 8) and batch.targets.shape == (size,)
@@ -36,8 +36,8 @@ def test_a_table_is_padded_truncated_and_shifted(tmp_path: Path, suffix: str) ->
         for row, target in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
             text = bytes(i - 1 for i in row if i).decode()
             assert row == [byte + 1 for byte in text.encode()] + [0] * (8 - len(text))
-            found[text] = dataset.describe()["labels"][target]
-    assert found == {text[:8]: label for text, label in rows}
+            labels[text] = dataset.describe()["labels"][target]
+    assert labels == {text[:8]: label for text, label in rows}
 
 
 def test_numeric_labels_keep_their_order(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_numeric_labels_keep_their_order(tmp_path: Path) -> None:
     assert dataset.describe()["labels"] == [str(i) for i in range(12)]
 
 
-@pytest.mark.parametrize("odd", ["--5", "5-", "1.5", "9" * 5000, "-"])
-def test_labels_of_which_one_is_no_number_are_sorted_as_names(tmp_path: Path, odd: str) -> None:
-    labels = ["10", "2", odd]
+@pytest.mark.parametrize("uneven", ["--5", "5-", "1.5", "9" * 5000, "-"])
+def test_labels_of_which_one_is_no_number_are_sorted_as_names(tmp_path: Path, uneven: str) -> None:
+    labels = ["10", "2", uneven]
     dataset = build_dataset(table(tmp_path / "t.csv", [(f"text {i}", labels[i % 3]) for i in range(12)]))
     assert dataset.describe()["labels"] == sorted(labels)
 
@@ -63,12 +63,12 @@ def test_split_is_disjoint_balanced_and_keeps_duplicates_together(
 ) -> None:
     classes = np.array(labels)
     hashes = np.arange(len(labels)) * 2654435761 % variety
-    train, held = split_by_class(classes, hashes, fraction)
-    assert sorted([*train, *held]) == list(range(len(labels)))
-    pairs = [{(int(classes[i]), int(hashes[i])) for i in part} for part in (train, held)]
+    train, kept = split_by_class(classes, hashes, fraction)
+    assert sorted([*train, *kept]) == list(range(len(labels)))
+    pairs = [{(int(classes[i]), int(hashes[i])) for i in part} for part in (train, kept)]
     assert not pairs[0] & pairs[1]
     for label in set(labels):
-        mine, of_class = int((classes[held] == label).sum()), labels.count(label)
+        mine, of_class = int((classes[kept] == label).sum()), labels.count(label)
         assert mine <= (max(1, round(of_class * fraction)) if fraction and of_class > 1 else 0)
         if len({int(h) for h in hashes[classes == label]}) == of_class > 1 and fraction:
             assert mine == max(1, round(of_class * fraction))
@@ -79,14 +79,14 @@ def test_embedded_task() -> None:
     config = ClassificationData(sequence_length=64, samples_per_class=40, validation_fraction=0.25)
     dataset = build_dataset(config)
     assert dataset.classes == EMBEDDED_CLASSES
-    train, held = (
+    train, batch = (
         dataset.train(np.arange(dataset.train_size)),
         dataset.validation(np.arange(dataset.validation_size)),
     )
     assert torch.bincount(train.targets).max() <= 40 and torch.bincount(train.targets).min() >= 30
-    assert torch.bincount(held.targets, minlength=EMBEDDED_CLASSES).max() == 10
+    assert torch.bincount(batch.targets, minlength=EMBEDDED_CLASSES).max() == 10
     assert train.inputs.min() > 0 and train.inputs.max() <= 256
-    assert not {tuple(row) for row in train.inputs.tolist()} & {tuple(row) for row in held.inputs.tolist()}
+    assert not {tuple(row) for row in train.inputs.tolist()} & {tuple(row) for row in batch.inputs.tolist()}
     assert "asyncio" in dataset.describe()["labels"] and dataset.describe()["synthetic"] is False
     again = build_dataset(config)
     assert torch.equal(again.train(np.arange(5)).inputs, train.inputs[:5])
@@ -95,7 +95,7 @@ def test_embedded_task() -> None:
 def test_embedded_task_can_be_learnt() -> None:
     """Counts of bytes tell the packages apart better than chance: the label belongs to the window."""
     dataset = build_dataset(ClassificationData(sequence_length=256, samples_per_class=100, validation_fraction=0.2))
-    train, held = (
+    train, batch = (
         dataset.train(np.arange(dataset.train_size)),
         dataset.validation(np.arange(dataset.validation_size)),
     )
@@ -104,8 +104,8 @@ def test_embedded_task_can_be_learnt() -> None:
         return torch.nn.functional.one_hot(inputs, 257).sum(1).float().sqrt()
 
     centres = torch.stack([counts(train.inputs[train.targets == c]).mean(0) for c in range(EMBEDDED_CLASSES)])
-    guess = torch.cdist(counts(held.inputs), centres).argmin(1)
-    assert (guess == held.targets).float().mean() > 2 / EMBEDDED_CLASSES
+    guess = torch.cdist(counts(batch.inputs), centres).argmin(1)
+    assert (guess == batch.targets).float().mean() > 2 / EMBEDDED_CLASSES
 
 
 @pytest.mark.parametrize(

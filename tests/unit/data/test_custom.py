@@ -42,10 +42,10 @@ def test_every_sample_is_on_one_side_and_both_sides_are_mixed() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_is_the_batches_that_were_asked_for(workers: int) -> None:
     data = CustomDataset(config(workers=workers), Numbers())
-    wanted = [np.array([3, 1, 4]), np.array([1, 5, 9]), np.array([2, 6, 5])]
-    for ids, batch in zip(wanted, data.stream(iter(wanted)), strict=True):
-        asked = data.train(ids)
-        assert torch.equal(batch.inputs, asked.inputs) and torch.equal(batch.targets, asked.targets)
+    expected = [np.array([3, 1, 4]), np.array([1, 5, 9]), np.array([2, 6, 5])]
+    for ids, batch in zip(expected, data.stream(iter(expected)), strict=True):
+        requests = data.train(ids)
+        assert torch.equal(batch.inputs, requests.inputs) and torch.equal(batch.targets, requests.targets)
         assert batch.inputs.shape == (3, 2)
 
 
@@ -127,9 +127,9 @@ def test_what_has_no_length_is_one_line() -> None:
 
 
 def test_another_content_has_another_hash() -> None:
-    one, other = (CustomDataset(config(), Numbers(make=lambda i, k=k: (i + k, 0))).describe() for k in (0, 1))
-    assert one["sha256"] != other["sha256"]
-    assert one == CustomDataset(config(), Numbers(make=lambda i: (i, 0))).describe()
+    first, other = (CustomDataset(config(), Numbers(make=lambda i, k=k: (i + k, 0))).describe() for k in (0, 1))
+    assert first["sha256"] != other["sha256"]
+    assert first == CustomDataset(config(), Numbers(make=lambda i: (i, 0))).describe()
 
 
 def test_a_target_that_is_no_dataset_is_refused() -> None:

@@ -13,9 +13,9 @@ from dtk.data.dataset import Batch, Dataset, held_out, to_batch
 @given(st.integers(1, 10**6), st.floats(0.0, 0.99))
 @settings(max_examples=60, deadline=None)
 def test_a_fraction_holds_out_at_least_one_sample(samples: int, fraction: float) -> None:
-    held = held_out(samples, fraction)
-    assert held == 0 if fraction == 0 else held >= 1
-    assert abs(held - samples * fraction) <= 1
+    kept = held_out(samples, fraction)
+    assert kept == 0 if fraction == 0 else kept >= 1
+    assert abs(kept - samples * fraction) <= 1
 
 
 def test_batches_are_copies_of_their_own() -> None:
@@ -49,15 +49,15 @@ class Squares(Dataset):
 
 
 def test_a_stream_follows_the_ids_and_reads_no_further_than_asked() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def ids() -> Any:
         for i in range(3):
-            asked.append(i)
+            requests.append(i)
             yield np.array([i, i + 1])
 
     stream = Squares().stream(ids())
-    assert next(stream).inputs.tolist() == [0, 1] and asked == [0]
+    assert next(stream).inputs.tolist() == [0, 1] and requests == [0]
     assert [batch.inputs.tolist() for batch in stream] == [[1, 4], [4, 9]]
 
 

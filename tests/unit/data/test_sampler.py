@@ -107,8 +107,8 @@ def test_the_sum_of_the_samples_depends_on_step_and_ids_but_on_no_order() -> Non
     assert samples_sum(3, np.append(ids[1:], ids[0] + 1)) % 2**64 != whole
     # Of two steps with the same ids in another order between them, too.
     first, second = np.array([1, 2]), np.array([3, 4])
-    one = samples_sum(0, first) + samples_sum(1, second)
-    assert (one - samples_sum(0, second) - samples_sum(1, first)) % 2**64 != 0
+    item = samples_sum(0, first) + samples_sum(1, second)
+    assert (item - samples_sum(0, second) - samples_sum(1, first)) % 2**64 != 0
 
 
 def test_held_out_samples_are_distinct_and_those_of_a_larger_evaluation() -> None:

@@ -18,5 +18,5 @@ def test_synthetic_is_labelled_and_a_function_of_the_id() -> None:
     everything = dataset.train(np.arange(dataset.train_size)).inputs
     assert set(everything.unique().tolist()) == set(range(7))
     rows = {tuple(row) for row in everything.tolist()}
-    held = {tuple(row) for row in dataset.validation(np.arange(dataset.validation_size)).inputs.tolist()}
-    assert not rows & held
+    kept = {tuple(row) for row in dataset.validation(np.arange(dataset.validation_size)).inputs.tolist()}
+    assert not rows & kept

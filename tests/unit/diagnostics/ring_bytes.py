@@ -12,7 +12,7 @@ START_S = 1_790_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RingCall:
     """A call on the group of all ranks."""
 
     op: str
@@ -26,7 +26,7 @@ class Made:
     sizes: tuple[list[int], list[int]] = ((8, 4), (8, 4))  # type: ignore[assignment]
 
 
-def ring(rank: int, world: int, calls: list[Made], line: int = 12, members: str = "") -> bytes:
+def ring(rank: int, world: int, calls: list[RingCall], line: int = 12, members: str = "") -> bytes:
     """Return the file of one rank, whose calls are on the group of `members`, such as `2-3`; default: all."""
     texts = [""]
 

@@ -32,12 +32,12 @@ def evidence(**values: Any) -> Evidence:
 
 
 def example(name: str) -> str:
-    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)
+    assert match
+    return match[1]
 
 
-class Odd:
+class ScriptedDetector:
     """A detector that does what it is told."""
 
     name = "odd"
@@ -55,8 +55,8 @@ class Odd:
 @pytest.mark.parametrize("result", [ValueError("two\nlines"), RecursionError(), None, Detection(["no finding"]), 7])
 def test_a_detector_that_fails_costs_its_own_causes_only(result: Any) -> None:
     seen = evidence()
-    detection = run_detector(Odd(result), seen)
-    assert [(one.cause, one.status) for one in detection.findings] == [
+    detection = run_detector(ScriptedDetector(result), seen)
+    assert [(finding.cause, finding.status) for finding in detection.findings] == [
         ("odd.one", "undecided"),
         ("odd.two", "undecided"),
     ]
@@ -65,9 +65,9 @@ def test_a_detector_that_fails_costs_its_own_causes_only(result: Any) -> None:
 
 def test_a_cause_that_a_detector_forgets_is_undecided() -> None:
     seen = evidence()
-    known = Finding(cause="odd.one", status="ruled_out", facts=Stated(""))
-    detection = run_detector(Odd(Detection([known])), seen)
-    assert [one.status for one in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
+    finding = Finding(cause="odd.one", status="ruled_out", facts=Stated(""))
+    detection = run_detector(ScriptedDetector(Detection([finding])), seen)
+    assert [item.status for item in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
 
 
 @pytest.mark.parametrize("part", ["symptoms", "suspicions", "headline"])
@@ -80,11 +80,11 @@ def test_suspicions_that_fail_cost_no_report(monkeypatch: pytest.MonkeyPatch, pa
     seen = evidence(facts=[LogFact("watchdog_timeout", 0, "log", 1, text, fields)])
     assert conclude(seen, built_in(), [], {}, "job").suspicions and not seen.problems
     monkeypatch.setattr(f"diagnostics.diagnose.{part}", fails)
-    made = conclude(seen, built_in(), [], {}, "job")
-    assert (made.outcome, made.waiting, made.suspicions) == ("undecided", None, ())
+    report = conclude(seen, built_in(), [], {}, "job")
+    assert (report.outcome, report.waiting, report.suspicions) == ("undecided", None, ())
     assert [(problem.kind, problem.file) for problem in seen.problems] == [("cause", "suspicions")]
     assert "KeyError: 'odd'" in seen.problems[0].what
-    assert any("suspicions" in problem for row in made.coverage for problem in row.problems)
+    assert any("suspicions" in problem for row in report.coverage for problem in row.problems)
 
 
 def outcome(*findings: Finding, **values: Any) -> str:
@@ -117,14 +117,17 @@ def test_outcomes() -> None:
 
 def test_the_order_of_findings_does_not_matter() -> None:
     findings = [decided.finding for decided in report().findings]
-    one, other = (conclude(evidence(), built_in(), order, {}, "job") for order in (findings, findings[::-1]))
-    assert one == other
+    first, other = (conclude(evidence(), built_in(), order, {}, "job") for order in (findings, findings[::-1]))
+    assert first == other
 
 
 def test_absent_ranks_are_told() -> None:
     stacks = [Stacks(rank, f"{rank}.txt", ()) for rank in (0, 2, 7)]
     lines = coverage(evidence(stacks=stacks, problems=[Problem("flight", "x", "it is empty")]), 8)
-    assert [(one.kind, one.ranks_present, one.ranks_expected) for one in lines] == [("flight", 0, 0), ("stacks", 3, 8)]
+    assert [(line.kind, line.ranks_present, line.ranks_expected) for line in lines] == [
+        ("flight", 0, 0),
+        ("stacks", 3, 8),
+    ]
     assert lines[0].problems == ("x: it is empty",) and lines[1].problems == ("ranks 1, 3-6: no stacks",)
 
 
@@ -170,23 +173,23 @@ def test_the_example_of_the_guide(own: Path) -> None:
     (own / "job").mkdir()
     (own / "job" / "rank_1.log").write_text(LOG)
     (own / "tree.yaml").write_text(example("tree"))
-    made = diagnose(own / "job", Options(trees=(own / "tree.yaml",)))
-    mine = next(one.finding for one in made.findings if one.finding.cause == "site.backup_running")
+    report = diagnose(own / "job", Options(trees=(own / "tree.yaml",)))
+    mine = next(finding.finding for finding in report.findings if finding.finding.cause == "site.backup_running")
     assert mine.status == "confirmed" and mine.ranks == (1,)
-    branch = made.tree.children[-1]
+    branch = report.tree.children[-1]
     assert (branch.id, branch.gate) == ("slow_nights", "and")
     assert branch.children[1].status == "confirmed" and branch.status != "confirmed"
-    assert made.title("site.backup_running") == "the nightly backup was running"
-    problems = {text.split(" ")[0] for one in made.coverage if one.kind == "detector" for text in one.problems}
+    assert report.title("site.backup_running") == "the nightly backup was running"
+    problems = {text.split(" ")[0] for row in report.coverage if row.kind == "detector" for text in row.problems}
     assert {"broken", "other"} <= problems
 
 
 def test_without_a_tree_an_own_cause_has_a_branch_of_its_own(own: Path) -> None:
     (own / "job").mkdir()
     (own / "job" / "rank_1.log").write_text(LOG)
-    made = diagnose(own / "job")
-    assert made.tree.children[-1].id == "own"
-    assert [child.id for child in made.tree.children[-1].children] == ["site.backup_running"]
+    report = diagnose(own / "job")
+    assert report.tree.children[-1].id == "own"
+    assert [child.id for child in report.tree.children[-1].children] == ["site.backup_running"]
 
 
 def test_the_list_of_causes_is_that_of_the_trees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,15 +222,15 @@ def test_damage_leaves_the_outcome_open_unless_a_cause_is_confirmed() -> None:
 
 
 def test_an_error_of_an_unknown_rank_is_shown() -> None:
-    made = conclude(evidence(errors=[RankError(None, "a.log", 7, "ValueError", "bad")]), built_in(), [], {}, "job")
-    assert any("a.log:7" in note and "ValueError: bad" in note for note in made.notes)
+    report = conclude(evidence(errors=[RankError(None, "a.log", 7, "ValueError", "bad")]), built_in(), [], {}, "job")
+    assert any("a.log:7" in note and "ValueError: bad" in note for note in report.notes)
 
 
 def test_what_speaks_against_good_health_is_shown() -> None:
     fact = LogFact("dist_backend_error", 0, "a.log", 3, "NCCL error in: a.cpp:1, " + "x" * 300)
-    made = conclude(evidence(facts=[fact]), built_in(), [], {}, "job")
-    (note,) = made.notes
-    assert made.outcome == "undecided"
+    report = conclude(evidence(facts=[fact]), built_in(), [], {}, "job")
+    (note,) = report.notes
+    assert report.outcome == "undecided"
     assert note.startswith("a.log:3: NCCL error in") and note.endswith("xxx...") and len(note) < 220
 
 
@@ -282,9 +285,9 @@ def test_where_memory_ran_out_exit_codes_and_lost_connections_follow_from_it(
 
 
 def verdict_of(evidence_: Evidence, cause: str) -> tuple[str, str]:
-    found = Finding(cause=cause, status="confirmed", facts=Stated("x"), confidence=0.9, ranks=(1,))
-    told = conclude(evidence_, built_in(), [found], {}, "job")
-    return told.outcome, headline(told)
+    finding = Finding(cause=cause, status="confirmed", facts=Stated("x"), confidence=0.9, ranks=(1,))
+    report = conclude(evidence_, built_in(), [finding], {}, "job")
+    return report.outcome, headline(report)
 
 
 def test_a_refusal_of_ddp_is_a_crash_and_a_wait_for_gradients_a_hang() -> None:

@@ -43,10 +43,10 @@ def test_stages_one_after_the_other_are_the_model(model: Any, count: int) -> Non
 
 def test_a_stage_keeps_the_global_names_of_what_it_holds(model: Any) -> None:
     whole = set(model.state_dict())
-    held = [set(stage.state_dict()) for stage in stages_of(model, 3)]
-    assert set().union(*held) == whole
-    assert held[0] & held[2] == {"token_embedding.weight"}, "tied: the output projection of the last stage"
-    assert all(name.startswith("blocks.") for name in held[1]) and "position_embedding.weight" not in held[2]
+    kept = [set(stage.state_dict()) for stage in stages_of(model, 3)]
+    assert set().union(*kept) == whole
+    assert kept[0] & kept[2] == {"token_embedding.weight"}, "tied: the output projection of the last stage"
+    assert all(name.startswith("blocks.") for name in kept[1]) and "position_embedding.weight" not in kept[2]
 
 
 def test_stages_of_one_rank_join_under_their_names(model: Any) -> None:

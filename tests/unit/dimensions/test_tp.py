@@ -90,10 +90,10 @@ STREAM = TOKENS * WIDTH * 4
 
 def test_a_step_by_hand() -> None:
     # 2 blocks: entered twice each and once before the output, left twice each; the embedding; the loss on its parts.
-    found = totals(config("parallel.loss_parallel=true"), partial=[(16,), (16,)])
-    assert found["all_gather"] == (2 * 2 + 1 + 2 * 2 + 1, 10 * STREAM)
-    assert found["reduce_scatter"] == (10, 10 * STREAM)
-    assert found["all_reduce"] == (3, 4 * TOKENS + 8 * TOKENS + 4 * 32)
+    result = totals(config("parallel.loss_parallel=true"), partial=[(16,), (16,)])
+    assert result["all_gather"] == (2 * 2 + 1 + 2 * 2 + 1, 10 * STREAM)
+    assert result["reduce_scatter"] == (10, 10 * STREAM)
+    assert result["all_reduce"] == (3, 4 * TOKENS + 8 * TOKENS + 4 * 32)
     whole = totals(config("parallel.sequence_parallel=false", "parallel.loss_parallel=false"), steps=3)
     vocabulary = config().model.vocab_size
     assert whole == {"all_reduce": (30, 30 * STREAM), "all_gather": (3, 3 * TOKENS * vocabulary * 4)}

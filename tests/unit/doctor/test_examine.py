@@ -14,9 +14,12 @@ def test_a_check_that_hangs_or_breaks_does_not_cost_the_others(tmp_path):
         Check("breaks", "t", "", lambda scope: 1 / 0),
         Check("fine", "t", "", lambda scope: Result("ok", "it is")),
     ]
-    made = {one.name: one.result for one in examine(checks, Scope(tmp_path, timeout_s=0.3), lambda check: None)}
+    by_name = {
+        completed.name: completed.result
+        for completed in examine(checks, Scope(tmp_path, timeout_s=0.3), lambda check: None)
+    }
     release.set()
-    assert (made["hangs"].status, made["hangs"].summary) == ("failure", "no answer in 0 s")
-    assert (made["breaks"].status, made["fine"].status) == ("warning", "ok")
-    assert "ZeroDivisionError" in made["breaks"].summary
-    assert made["breaks"].remedies[0].command == "dtk doctor --only breaks --json"
+    assert (by_name["hangs"].status, by_name["hangs"].summary) == ("failure", "no answer in 0 s")
+    assert (by_name["breaks"].status, by_name["fine"].status) == ("warning", "ok")
+    assert "ZeroDivisionError" in by_name["breaks"].summary
+    assert by_name["breaks"].remedies[0].command == "dtk doctor --only breaks --json"

@@ -60,10 +60,10 @@ def test_no_shared_memory(tmp_path):
 def test_open_files(soft, hard, status, command):
     hard = min(hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]) if hard == 65536 else hard
     command = command.replace("65536", str(min(65536, hard)))
-    found = ask("limits.files(Scope(Path()))", "limits", before=lower(resource.RLIMIT_NOFILE, soft, hard))
-    assert found[0] == status
-    assert found[1].startswith(f"{soft:,} open files per process")
-    assert command in "".join(found[2])
+    result = ask("limits.files(Scope(Path()))", "limits", before=lower(resource.RLIMIT_NOFILE, soft, hard))
+    assert result[0] == status
+    assert result[1].startswith(f"{soft:,} open files per process")
+    assert command in "".join(result[2])
 
 
 def test_locked_memory_matters_for_rdma(tmp_path):

@@ -16,7 +16,7 @@ def test_without_a_choice_all_are_made():
 
 
 @pytest.mark.parametrize(
-    ("only", "skip", "left"),
+    ("only", "skip", "remaining"),
     [
         (["disk"], [], {"space", "fsync"}),
         (["disk"], ["fsync"], {"space"}),
@@ -26,8 +26,8 @@ def test_without_a_choice_all_are_made():
         (["nodes,space"], ["clock"], {"space", "agreement", "reach"}),
     ],
 )
-def test_names_topics_and_lists(only, skip, left):
-    assert names(*only, skip=skip) == left
+def test_names_topics_and_lists(only, skip, remaining):
+    assert names(*only, skip=skip) == remaining
 
 
 def test_checks_are_made_in_their_own_order():

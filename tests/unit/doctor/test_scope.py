@@ -10,7 +10,7 @@ from dtk.doctor.scope import Scope
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requests(monkeypatch):
     """The child's answers, each taken once; how often it was asked."""
     answers = []
     calls = []
@@ -23,17 +23,17 @@ def asked(monkeypatch):
     return answers, calls
 
 
-def test_torch_is_asked_once_even_by_several_threads(tmp_path, asked):
-    answers, calls = asked
+def test_torch_is_asked_once_even_by_several_threads(tmp_path, requests):
+    answers, calls = requests
     answers.append(ChildOutput([{"begin": "x"}, {"version": "2.13.0"}]))
     scope = Scope(tmp_path, timeout_s=7.0)
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(scope.torch())) for _ in range(4)]
+    result = []
+    threads = [threading.Thread(target=lambda: result.append(scope.torch())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(facts.facts == {"version": "2.13.0"} and facts.installed for facts in found) and len(found) == 4
+    assert all(facts.facts == {"version": "2.13.0"} and facts.installed for facts in result) and len(result) == 4
     assert calls == [(["-m", "dtk.doctor.torch_facts"], 7.0)]
 
 
@@ -45,15 +45,15 @@ def test_torch_is_asked_once_even_by_several_threads(tmp_path, asked):
         (ChildOutput(), "import torch: it printed nothing"),
     ],
 )
-def test_an_incomplete_answer_is_no_answer(tmp_path, asked, output, reason):
-    answers, calls = asked
+def test_an_incomplete_answer_is_no_answer(tmp_path, requests, output, reason):
+    answers, calls = requests
     answers.append(output)
     scope = Scope(tmp_path)
     assert (scope.torch().facts, scope.torch().reason) == ({}, reason)
     assert scope.torch().installed and len(calls) == 1, "it is not asked again"
 
 
-def test_without_torch_no_child_is_started(tmp_path, asked, monkeypatch):
+def test_without_torch_no_child_is_started(tmp_path, requests, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     facts = Scope(tmp_path).torch()
-    assert (facts.installed, facts.reason) == (False, "torch is not installed") and asked[1] == []
+    assert (facts.installed, facts.reason) == (False, "torch is not installed") and requests[1] == []

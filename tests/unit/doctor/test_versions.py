@@ -67,16 +67,16 @@ def test_known_bugs_of_a_version_are_told(site, tmp_path):
     assert any("use_reentrant=False" in line and "pytorch/pytorch#169349" in line for line in details), details
 
 
-@pytest.mark.parametrize(("name", "told"), [("NVIDIA GeForce RTX 5090", True), ("NVIDIA H100 80GB HBM3", False)])
-def test_a_bug_of_one_gpu_is_told_where_nvml_names_that_gpu(gpus, name, told):
+@pytest.mark.parametrize(("name", "text"), [("NVIDIA GeForce RTX 5090", True), ("NVIDIA H100 80GB HBM3", False)])
+def test_a_bug_of_one_gpu_is_told_where_nvml_names_that_gpu(gpus, name, text):
     scope = gpus({"0.name": name})
     built = {"gloo": True, "distributed": True, "numpy_error": "", "cuda_build": "12.8", "hip_build": None}
     scope._torch = TorchFacts({"version": "2.13.0", "nccl_version": "2.25.1", "file": "torch/__init__.py", **built})
-    assert any("RTX 5090" in line for line in versions.torch(scope).details) == told
+    assert any("RTX 5090" in line for line in versions.torch(scope).details) == text
 
 
 @pytest.mark.parametrize(
-    ("made", "text"),
+    ("expected", "text"),
     [
         ({"version": "2.3.1"}, "torch 2.3.1 is older than 2.11"),
         ({"available": False}, "built without torch.distributed"),
@@ -86,8 +86,8 @@ def test_a_bug_of_one_gpu_is_told_where_nvml_names_that_gpu(gpus, name, told):
         ({"source": "import os; os._exit(0)"}, "it printed nothing"),
     ],
 )
-def test_a_torch_that_does_not(site, tmp_path, made, text):
-    put_torch(site, **made)
+def test_a_torch_that_does_not(site, tmp_path, expected, text):
+    put_torch(site, **expected)
     result = versions.torch(Scope(tmp_path))
     assert result.status == "failure", result
     assert text in result.summary
@@ -150,10 +150,10 @@ def test_extras_that_are_half_installed_or_old(monkeypatch, site, scope):
     put_metadata(site, "nvidia-ml-py", "13.0")
     result = versions.extras(scope)
     assert result.status == "warning"
-    told = "\n".join((result.summary, *result.details))
-    assert "extra hf is only partly installed: datasets, tiktoken, tokenizers missing" in told
-    assert "psutil 5.1 is older than 5.9" in told
-    assert "pynvml 8.0.4 installs a different module named pynvml" in told
+    text = "\n".join((result.summary, *result.details))
+    assert "extra hf is only partly installed: datasets, tiktoken, tokenizers missing" in text
+    assert "psutil 5.1 is older than 5.9" in text
+    assert "pynvml 8.0.4 installs a different module named pynvml" in text
     assert f"{sys.executable} -m pip uninstall -y pynvml" in [remedy.command for remedy in result.remedies]
 
 
@@ -177,14 +177,14 @@ def test_the_bounds_are_those_of_the_package(monkeypatch, metadata):
     if not metadata:
         monkeypatch.setattr(sys, "path", [])
     versions.requirements.cache_clear()
-    asked = {"": {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}}
+    requests = {"": {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}}
     for extra, lines in project["optional-dependencies"].items():
         fit = [line for line in lines if "python_version < '3.13'" not in line or sys.version_info < (3, 13)]
-        asked[extra] = {re.match(r"[\w-]+", line)[0].lower() for line in fit}
-    known = versions.requirements()
+        requests[extra] = {re.match(r"[\w-]+", line)[0].lower() for line in fit}
+    requirements = versions.requirements()
     versions.requirements.cache_clear()
-    assert {extra: {each.name.lower() for each in packages} for extra, packages in known.items()} == asked
-    hydra = next(each for each in known["train"] if each.name == "hydra-core")
+    assert {extra: {each.name.lower() for each in packages} for extra, packages in requirements.items()} == requests
+    hydra = next(each for each in requirements["train"] if each.name == "hydra-core")
     assert versions.least(hydra) == "1.3.2"
     assert [version in hydra.specifier for version in ("1.3.2", "1.5", "1.3.1")] == [True, False, False]
     assert project["requires-python"] == f">={versions.version_text(versions.PYTHON)}"

@@ -14,7 +14,7 @@ def record(text, age_s=60.0):
 
 
 @pytest.mark.parametrize(
-    ("text", "age_s", "status", "told"),
+    ("text", "age_s", "status", "value"),
     [
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.", 60, "failure", "fallen off the bus"),
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.", 180, "warning", "3m ago"),
@@ -23,14 +23,14 @@ def record(text, age_s=60.0):
         ("usb 1-1: new device", 60, "ok", "no Xid"),
     ],
 )
-def test_xid_of_the_kernel_log(tmp_path, monkeypatch, text, age_s, status, told):
+def test_xid_of_the_kernel_log(tmp_path, monkeypatch, text, age_s, status, value):
     monkeypatch.setattr(xid, "nvidia_devices", lambda: True)
     monkeypatch.setattr(xid, "RECENT_S", 120.0)  # This machine may not run since yesterday.
     log = tmp_path / "kmsg"
     log.write_text(record("systemd: started") + record(text, age_s))
     result = xid.xid(Scope(tmp_path), log)
     assert result.status == status, result
-    assert told in result.summary
+    assert value in result.summary
     if status != "ok":
         assert result.summary.startswith("0000:3b:00: Xid ")
         assert result.measures["xid"][0]["age_s"] == pytest.approx(age_s, abs=5)

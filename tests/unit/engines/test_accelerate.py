@@ -42,8 +42,8 @@ def fill(module: nn.Module) -> None:
     ("section", "kinds"), [(DDPConfig(), (Replicas, DDP)), (FSDPConfig(), (Shards, FSDP))], ids=["ddp", "fsdp"]
 )
 def test_a_native_strategy_is_run_by_the_library(section: DDPConfig | FSDPConfig, kinds: tuple[type, type]) -> None:
-    (made,) = on_ranks(1, lambda rank: type(built(section, rank, section.mesh(1), PrecisionConfig())))
-    assert made.__bases__ == kinds
+    (result,) = on_ranks(1, lambda rank: type(built(section, rank, section.mesh(1), PrecisionConfig())))
+    assert result.__bases__ == kinds
 
 
 @pytest.mark.parametrize(("compute", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])

@@ -20,5 +20,5 @@ def test_one_rank_reduces_after_every_micro_batch_of_one_step(faulty: Faulty, ra
     loop.parts.strategy.accumulate = lambda wrapped, last: (seen.append(last), nullcontext())[1]
     seen = last
     assert loop.run()
-    usual, struck = [False, True], [True, True]
-    assert last == [*usual, *(struck if rank == 0 else usual), *usual, *usual]
+    original, struck = [False, True], [True, True]
+    assert last == [*original, *(struck if rank == 0 else original), *original, *original]

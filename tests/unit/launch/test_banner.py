@@ -84,7 +84,7 @@ def test_a_key_without_effect_is_named(typed, idle, capsys, paths):
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "text"),
     [
         (["strategy.communication_hook=topk"], True),
         (["strategy.communication_hook=topk", "optimizer=sgd", "optimizer.momentum=0.9"], True),
@@ -92,8 +92,8 @@ def test_a_key_without_effect_is_named(typed, idle, capsys, paths):
         (["strategy.communication_hook=int8"], False),
     ],
 )
-def test_topk_behind_an_optimizer_that_averages_is_warned_of(typed, told, capsys, paths):
-    assert ("topk trains worse" in opening(capsys, paths, "strategy=ddp", *typed)) == told
+def test_topk_behind_an_optimizer_that_averages_is_warned_of(typed, text, capsys, paths):
+    assert ("topk trains worse" in opening(capsys, paths, "strategy=ddp", *typed)) == text
 
 
 def test_a_stop_at_once_names_no_step(capsys, paths):

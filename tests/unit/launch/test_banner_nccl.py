@@ -23,7 +23,7 @@ def config():
 def opening(capsys, config, tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
 
-    def say(name, backend="nccl", more=None, **keys):
+    def banner_lines(name, backend="nccl", more=None, **keys):
         section = dataclasses.replace(find_preset(name).config, **keys)
         section = dataclasses.replace(section, variables={**section.variables, **(more or {})})
         placement = Placement(2, 2, "cuda" if backend == "nccl" else "cpu", backend, 1, 2, ())
@@ -33,7 +33,7 @@ def opening(capsys, config, tmp_path, monkeypatch):
         at = [i for i, line in enumerate(lines) if line.startswith("  nccl")]
         return [line.strip() for line in lines[at[0] : -1]] if at else []
 
-    return say
+    return banner_lines
 
 
 def test_what_is_set_and_what_of_the_users_wins(opening, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ def error(paths, rank, kind, message, time_s, **more):
     )
 
 
-GONE = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3911"
+PEER_CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3911"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def paths(tmp_path):
 
 
 def test_an_exception_is_to_blame_even_when_the_peer_reported_first(paths):
-    error(paths, 0, "RuntimeError", GONE, 1.0)
+    error(paths, 0, "RuntimeError", PEER_CLOSED, 1.0)
     error(paths, 1, "ValueError", "bad batch", 2.0, region="backward")
     failure, state = find_failure(paths, 0, 3, {0: 1, 1: 1, 2: -signal.SIGTERM})
     assert (failure.rank, state) == (1, "failed")
@@ -38,7 +38,7 @@ def test_an_exception_is_to_blame_even_when_the_peer_reported_first(paths):
 
 
 def test_a_killed_rank_is_to_blame_before_its_peers(paths):
-    error(paths, 0, "DistBackendError", GONE, 1.0)
+    error(paths, 0, "DistBackendError", PEER_CLOSED, 1.0)
     failure, _ = find_failure(paths, 0, 2, {0: 1, 1: -signal.SIGKILL})
     assert failure.rank == 1
     assert failure.reason.startswith("killed by SIGKILL")
@@ -65,21 +65,21 @@ def test_a_rank_that_left_only_its_stderr(paths):
     assert failure.reason == "exited with code 1: ModuleNotFoundError: No module named 'x'"
 
 
-@pytest.mark.parametrize("left", ["error file", "log", "signal"])
-def test_how_it_ended_is_data_from_which_the_diagnosis_reads_the_same(paths, left):
+@pytest.mark.parametrize("remaining", ["error file", "log", "signal"])
+def test_how_it_ended_is_data_from_which_the_diagnosis_reads_the_same(paths, remaining):
     """The launcher writes what `failure_error` reads; neither looks into the sentence."""
-    if left == "error file":
+    if remaining == "error file":
         error(paths, 1, "ValueError", "bad batch", 2.0)
-    if left == "log":
+    if remaining == "log":
         (paths.logs(0, 1)).mkdir(parents=True)
         (paths.logs(0, 1) / "stderr.log").write_text("pkg.OwnError: no batch\n", encoding="utf-8")
-    failure, state = find_failure(paths, 0, 2, {1: -signal.SIGKILL if left == "signal" else 1})
+    failure, state = find_failure(paths, 0, 2, {1: -signal.SIGKILL if remaining == "signal" else 1})
     expected = {
         "error file": ("raised", "ValueError", "bad batch", None),
         "log": ("raised", "OwnError", "no batch", None),
         "signal": ("killed", "", "", "SIGKILL"),
     }
-    assert (failure.kind, failure.type, failure.message, failure.signal) == expected[left]
+    assert (failure.kind, failure.type, failure.message, failure.signal) == expected[remaining]
     read = failure_error(Status(state=state, failure=replace(failure, reason="some sentence")))
     assert (read.type, read.signal, read.exit_code) == (failure.type, failure.signal, failure.exit_code)
     assert of_error(read, 1).kind == failure.kind
@@ -97,7 +97,7 @@ def test_a_damaged_error_file_does_not_hide_the_exit_code(paths):
 
 
 def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths):
-    error(paths, 0, "RuntimeError", GONE, 1.0)
+    error(paths, 0, "RuntimeError", PEER_CLOSED, 1.0)
     about = {"step": 4, "region": "end", "time_s": 1.0, "pid": 2**22 + 1, "host": socket.gethostname()}
     write_json(paths.heartbeat(1), {"beat": 1, **about, "beat_end": 1})
     failure, state = find_failure(paths, 0, 2, {0: 1})
@@ -107,7 +107,7 @@ def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths):
 
 def test_nobody_is_blamed_for_a_rank_of_another_node_that_left_nothing(paths):
     """Under torchrun no rank learns an exit code, and what became of a process elsewhere cannot be seen."""
-    error(paths, 0, "RuntimeError", GONE, 1.0)
+    error(paths, 0, "RuntimeError", PEER_CLOSED, 1.0)
     for rank, host in ((0, socket.gethostname()), (1, "node-b"), (2, "node-b")):
         about = {"rank": rank, "step": 3, "region": None, "time_s": 1.0, "pid": 1, "host": host}
         write_json(paths.heartbeat(rank), {"beat": 4, "beat_end": 4, **about})

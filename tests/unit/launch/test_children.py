@@ -20,7 +20,7 @@ def started(*scripts: str) -> Iterator[Children]:
         yield children
 
 
-def told(children: Children) -> list[tuple[int, dict[str, Any]]]:
+def messages_of(children: Children) -> list[tuple[int, dict[str, Any]]]:
     """Return all lines until the end of all."""
     lines: list[tuple[int, dict[str, Any]]] = []
     ends_s = time.monotonic() + 30
@@ -33,7 +33,7 @@ def told(children: Children) -> list[tuple[int, dict[str, Any]]]:
 def test_what_ranks_tell_is_read_and_other_output_is_not() -> None:
     script = "print('{\"step\": 1}'); print('a library says hello'); print('[1]'); print('{\"step\": 2}')"
     with started(script, "pass") as children:
-        assert told(children) == [(0, {"step": 1}), (0, {"step": 2})]
+        assert messages_of(children) == [(0, {"step": 1}), (0, {"step": 2})]
         assert children.failed() == [] and children.running == set()
 
 
@@ -53,7 +53,7 @@ def test_what_ranks_tell_is_read_and_other_output_is_not() -> None:
 )
 def test_why_a_rank_failed(script: str, expected: Failed | None) -> None:
     with started(script) as children:
-        told(children)
+        messages_of(children)
         (failed,) = children.failed()
     if expected is None:
         assert failed.victim and failed.error.startswith("RuntimeError: Connection closed by peer")

@@ -48,7 +48,7 @@ def test_slurm_variables_become_torch_variables():
 
 
 @pytest.mark.parametrize(
-    ("environment", "ranks", "here", "told"),
+    ("environment", "ranks", "here", "text"),
     [
         ({"LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}, 8, 4, "torchrun detected, 2 nodes"),
         ({"LOCAL_WORLD_SIZE": "2"}, 2, 2, "torchrun detected, 1 node"),
@@ -57,10 +57,10 @@ def test_slurm_variables_become_torch_variables():
         ({}, 2, 1, "Slurm detected, 2 nodes"),
     ],
 )
-def test_who_was_detected_on_how_many_nodes(environment, ranks, here, told):
+def test_who_was_detected_on_how_many_nodes(environment, ranks, here, text):
     assert local_size(environment) == here
-    launcher = "slurm" if told.startswith("Slurm") else "torchrun"
-    assert detected(launcher, environment, ranks) == told
+    launcher = "slurm" if text.startswith("Slurm") else "torchrun"
+    assert detected(launcher, environment, ranks) == text
 
 
 def test_slurm_without_a_node_list_is_one_line():

@@ -119,8 +119,8 @@ def test_a_restart_names_the_rank_that_was_killed_although_all_are_gone_by_then(
     paths = RunPaths(tmp_path)
     write_json(paths.status, Status(state="running", started="2026-01-01", updated=""))
     follower = Follower(paths, Console(), 4, 0, {0: {2: -signal.SIGKILL}}, lambda: None)
-    gone = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer"
-    write_json(paths.error(0, 3), {"rank": 3, "type": "RuntimeError", "message": gone, "time_s": 1.0})
+    text = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    write_json(paths.error(0, 3), {"rank": 3, "type": "RuntimeError", "message": text, "time_s": 1.0})
     write(paths.logs(1, 0) / "stdout.log", "")
     follower._poll()
     assert capsys.readouterr().out.startswith("attempt 0 failed: rank 2: killed by SIGKILL")

@@ -146,13 +146,13 @@ def test_what_a_failed_job_leaves_behind_ends_with_it_and_nothing_else(tmp_path:
     ]
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        for code, left in ((3, False), (0, True)):
-            told = tmp_path / f"pid_{code}"
+        for code, remaining in ((3, False), (0, True)):
+            text = tmp_path / f"pid_{code}"
             script = "\n".join([*lines, f"sys.exit({code})"])
             folder = tmp_path / f"job_{code}"
-            assert run_watched([sys.executable, "-S", "-c", script, str(told)], folder, 60.0, 60.0) == code
-            pid = int(told.read_text())
-            if left:
+            assert run_watched([sys.executable, "-S", "-c", script, str(text)], folder, 60.0, 60.0) == code
+            pid = int(text.read_text())
+            if remaining:
                 assert runs(pid), "a service that a successful command leaves behind stays"
                 os.kill(pid, signal.SIGKILL)
             else:

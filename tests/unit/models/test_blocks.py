@@ -80,10 +80,10 @@ def test_stored_rows_are_whole_heads() -> None:
 def test_runs_name_the_logical_row_of_each_row_once(first: int, count: int) -> None:
     stored = by_head(torch.arange(3 * ROW_WIDTH), HEADS)
     named = torch.full((count,), -1)
-    for at, logical, number in (found := runs(Piece((first, 0), (count, 5)), 3 * ROW_WIDTH, HEADS)):
+    for at, logical, number in (result := runs(Piece((first, 0), (count, 5)), 3 * ROW_WIDTH, HEADS)):
         named[at : at + number] = torch.arange(logical, logical + number)
     assert torch.equal(named, stored[first : first + count])
-    assert [run[1] for run in found] == sorted(run[1] for run in found)
+    assert [run[1] for run in result] == sorted(run[1] for run in result)
     assert runs(Piece((first, 0), (count, 5)), 3 * ROW_WIDTH, None) == [(0, first, count)]
 
 

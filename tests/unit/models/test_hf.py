@@ -202,12 +202,12 @@ def test_export_holds_one_parameter_at_a_time(tmp_path: Path) -> None:
         pass
 
     def gather() -> Iterator[tuple[str, Tensor]]:
-        held: list[weakref.ref[Tensor]] = []
+        kept: list[weakref.ref[Tensor]] = []
         for name, parameter in GPT(CONFIG).named_parameters():
             gc.collect()
-            alive.append(sum(r() is not None for r in held))
+            alive.append(sum(r() is not None for r in kept))
             value = parameter.detach().clone().as_subclass(Counted)
-            held.append(weakref.ref(value))
+            kept.append(weakref.ref(value))
             yield name, value
             del value
 

@@ -70,9 +70,9 @@ def test_a_whole_model_is_filled_in_place() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(float("nan"))
-    held = dict(model.named_parameters())
+    kept = dict(model.named_parameters())
     initialize_model(model, seed=3)
-    assert all(p is held[n] and p.requires_grad for n, p in model.named_parameters())
+    assert all(p is kept[n] and p.requires_grad for n, p in model.named_parameters())
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert not torch.equal(model.blocks[0].mlp.up.weight, model.blocks[1].mlp.up.weight)
     assert torch.equal(model.final_norm.weight.detach(), torch.ones(16))

@@ -140,8 +140,8 @@ def test_room_for_all_is_no_capacity(random_model: Any) -> None:
         y, auxiliary, _ = mlp(own)
         (y.square().sum() + auxiliary).backward()
         results.append((y, own.grad, mlp.experts.gate.grad, mlp.router.weight.grad))
-    for one, other in zip(*results):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    for first, other in zip(*results):
+        torch.testing.assert_close(first, other, atol=1e-4, rtol=1e-4)
 
 
 def test_auxiliary_losses_do_not_depend_on_how_a_batch_is_divided(random_model: Any) -> None:

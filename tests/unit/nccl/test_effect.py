@@ -57,17 +57,17 @@ def run(tmp_path):
 
 
 def states(effect):
-    return {name: one["state"] for name, one in effect["variables"].items()}
+    return {name: variable["state"] for name, variable in effect["variables"].items()}
 
 
 def test_release_2_18_with_infiniband(run):
-    wanted = {
+    expected = {
         "NCCL_IB_TIMEOUT": "22",
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
         "NCCL_SOCKET_IFNAME": "=eth0",
         "NCCL_IB_SL": "0",
     }
-    effect, lines = run(V2_18, {**wanted, "TORCH_FR_BUFFER_SIZE": "2000"})
+    effect, lines = run(V2_18, {**expected, "TORCH_FR_BUFFER_SIZE": "2000"})
     assert states(effect) == {
         "NCCL_IB_TIMEOUT": "confirmed",
         "NCCL_IB_HCA": "confirmed",
@@ -98,8 +98,8 @@ def test_release_2_30_refuses_a_value(run):
 
 
 def test_lines_in_files_of_nccls_own_count(run, tmp_path):
-    wanted = {"NCCL_DEBUG_FILE": f"{tmp_path}/run/nccl.%h.%p.log", "NCCL_IB_TIMEOUT": "22"}
-    effect, _ = run("step 1\n", wanted, files=[("nccl.node1.411.log", V2_18)])
+    expected = {"NCCL_DEBUG_FILE": f"{tmp_path}/run/nccl.%h.%p.log", "NCCL_IB_TIMEOUT": "22"}
+    effect, _ = run("step 1\n", expected, files=[("nccl.node1.411.log", V2_18)])
     assert states(effect)["NCCL_IB_TIMEOUT"] == "confirmed"
 
 

@@ -24,7 +24,7 @@ PRESETS = {
 }
 
 
-def wanted(name, run):
+def expected_variables(name, run):
     return render(PRESETS[name].config, {"NCCL_CONF_FILE": "/absent"}, run).variables
 
 
@@ -59,9 +59,9 @@ def test_a_shell_that_sources_it_has_the_variables_and_keeps_its_own(name, shell
     command = f". {tmp_path}/nccl.sh && env -0"
     clean = {"PATH": "/usr/bin:/bin", "NCCL_DEBUG": "TRACE"}
     done = subprocess.run([shell, "-euc", command], env=clean, capture_output=True, text=True, check=True)
-    found = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
-    expected = {**wanted(name, run), "NCCL_DEBUG": "TRACE"}
-    assert {key: found.get(key) for key in expected} == expected
+    words = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+    expected = {**expected_variables(name, run), "NCCL_DEBUG": "TRACE"}
+    assert {key: words.get(key) for key in expected} == expected
     if name == "debug_hang":
         assert (run / "flight").is_dir(), "the folder of files is made"
 
@@ -70,9 +70,9 @@ def test_a_shell_that_sources_it_has_the_variables_and_keeps_its_own(name, shell
 def test_kubernetes_gets_texts_and_shared_memory(name, tmp_path):
     pod = yaml.safe_load(export(PRESETS[name], "k8s", {}, tmp_path))["spec"]
     (container,) = pod["containers"]
-    values = {one["name"]: one["value"] for one in container["env"]}
+    values = {item["name"]: item["value"] for item in container["env"]}
     assert all("$" not in value.replace("$$", "") for value in values.values()), "Kubernetes expands nothing"
-    assert {key: value.replace("$$", "$") for key, value in values.items()} == wanted(name, tmp_path)
+    assert {key: value.replace("$$", "$") for key, value in values.items()} == expected_variables(name, tmp_path)
     assert pod["volumes"] == [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     assert container["volumeMounts"] == [{"name": "shm", "mountPath": "/dev/shm"}]
 
@@ -81,7 +81,7 @@ def test_kubernetes_gets_texts_and_shared_memory(name, tmp_path):
 def test_an_env_file_has_comments_and_plain_lines(name, tmp_path):
     lines = export(PRESETS[name], "docker", {}, tmp_path).splitlines()
     plain = [line for line in lines if not line.startswith("#")]
-    assert dict(line.split("=", 1) for line in plain) == wanted(name, tmp_path)
+    assert dict(line.split("=", 1) for line in plain) == expected_variables(name, tmp_path)
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))

@@ -28,8 +28,8 @@ def look(variables, nodes=None, machine=BARE, version="", **more):
     )
 
 
-def kinds(found):
-    return {(item.variable, item.severity, item.cause) for item in found.items}
+def kinds(result):
+    return {(item.variable, item.severity, item.cause) for item in result.items}
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def kinds(found):
     ],
 )
 def test_every_kind_of_mistake(name, value, severity, cause, node):
-    found = look({name: value})
-    assert (name, severity, cause) in kinds(found)
-    assert found.exit_code == (severity != "note")
-    assert found.items[0].place == "job.sh:3"
+    result = look({name: value})
+    assert (name, severity, cause) in kinds(result)
+    assert result.exit_code == (severity != "note")
+    assert result.items[0].place == "job.sh:3"
 
 
 def test_settings_that_fight_each_other(node):
-    found = look({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "NVL"})
-    assert kinds(found) == {("NCCL_P2P_LEVEL", "warning", "env.contradiction")}
+    result = look({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "NVL"})
+    assert kinds(result) == {("NCCL_P2P_LEVEL", "warning", "env.contradiction")}
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ def test_the_version_counts(node):
 
 
 def test_oddities_and_shadowed_values(node):
-    found = look(
+    result = look(
         {"NCCL_IB_SL": "1"},
         oddities=(("/etc/nccl.conf:4", "file_no_value", "NCCL_NET"),),
         shadowed=(("NCCL_IB_SL", "/etc/nccl.conf:1", "2"),),
     )
-    assert [(item.severity, item.place) for item in found.items] == [
+    assert [(item.severity, item.place) for item in result.items] == [
         ("error", "/etc/nccl.conf:4"),
         ("note", "/etc/nccl.conf:1"),
     ]
-    assert "job.sh:3 sets '1'" in found.items[1].message
+    assert "job.sh:3 sets '1'" in result.items[1].message
 
 
 def test_nothing_wrong_is_said_and_terminals_are_safe(node):
@@ -139,8 +139,8 @@ def test_this_machine_can_be_looked_at():
     ],
 )
 def test_values_that_nccl_takes_otherwise_than_they_look(name, value, severity, message, node):
-    told = [(item.severity, item.cause) for item in look({name: value}).items if message in item.message]
-    assert told == [(severity, "env.invalid_value")]
+    rows = [(item.severity, item.cause) for item in look({name: value}).items if message in item.message]
+    assert rows == [(severity, "env.invalid_value")]
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,18 @@ def test_a_function_before_a_colon_needs_a_new_nccl(node):
 def test_several_names_have_and_one_has(node):
     both = look({"NCCL_IB_DISABLE": "1", "NCCL_IB_SL": "1", "NCCL_IB_TC": "1"}, 1)
     assert any("NCCL_IB_SL, NCCL_IB_TC have no effect" in item.message for item in both.items)
-    one = look({"NCCL_IB_DISABLE": "1", "NCCL_IB_TC": "1"}, 1)
-    assert any("so NCCL_IB_TC has no effect" in item.message for item in one.items)
+    entry = look({"NCCL_IB_DISABLE": "1", "NCCL_IB_TC": "1"}, 1)
+    assert any("so NCCL_IB_TC has no effect" in item.message for item in entry.items)
 
 
 @pytest.mark.parametrize(("version", "severity"), [("2.26.2", "warning"), ("2.29.7", "note"), ("2.27.3", None)])
 def test_a_setting_that_meets_or_avoids_a_known_bug(version, severity):
-    found = look({"NCCL_CUMEM_ENABLE": "0"}, version=version)
-    assert [item.severity for item in found.items] == ([severity] if severity else [])
-    assert all("NVIDIA/nccl#" in item.message and item.place == "job.sh:3" for item in found.items)
+    result = look({"NCCL_CUMEM_ENABLE": "0"}, version=version)
+    assert [item.severity for item in result.items] == ([severity] if severity else [])
+    assert all("NVIDIA/nccl#" in item.message and item.place == "job.sh:3" for item in result.items)
 
 
 def test_a_default_with_a_known_bug_is_a_note_without_a_value():
-    found = look({}, version="2.18.5")
-    assert ("NCCL_NVLS_ENABLE", "note", "env.risky_setting") in kinds(found) and found.exit_code == 0
-    assert "note    NCCL_NVLS_ENABLE: its default" in " ".join(linted(found).split(" "))
+    result = look({}, version="2.18.5")
+    assert ("NCCL_NVLS_ENABLE", "note", "env.risky_setting") in kinds(result) and result.exit_code == 0
+    assert "note    NCCL_NVLS_ENABLE: its default" in " ".join(linted(result).split(" "))

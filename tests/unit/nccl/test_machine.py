@@ -28,9 +28,9 @@ def read(tmp_path: Path, **environment: str) -> Machine:
 
 
 def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
-    found = read(tmp_path)
-    assert (found.rdma, found.interfaces, found.cloud, found.product) == ((), (), "", "")
-    assert (found.container, found.slurm, found.shm_bytes) == (False, False, None)
+    machine = read(tmp_path)
+    assert (machine.rdma, machine.interfaces, machine.cloud, machine.product) == ((), (), "", "")
+    assert (machine.container, machine.slurm, machine.shm_bytes) == (False, False, None)
 
 
 def test_interfaces_that_leave_the_machine_and_their_drivers(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_interfaces_that_leave_the_machine_and_their_drivers(tmp_path: Path) -> 
     for name, state in {"eth1": "down", "eth0": "up", "lo": "unknown", "docker0": "up", "veth1": "up"}.items():
         put(net / name / "operstate", state)
     driver(net / "eth0", "gve")
-    assert [(one.name, one.driver, one.up) for one in read(tmp_path).interfaces] == [
+    assert [(interface.name, interface.driver, interface.up) for interface in read(tmp_path).interfaces] == [
         ("eth0", "gve", True),
         ("eth1", "", False),
     ]
@@ -71,8 +71,8 @@ def test_the_cloud_by_what_dmi_says(tmp_path: Path, vendor: str, tag: str, cloud
     put(dmi / "sys_vendor", vendor)
     put(dmi / "chassis_asset_tag", tag)
     put(dmi / "product_name", "p5.48xlarge")
-    found = read(tmp_path)
-    assert (found.cloud, found.product) == (cloud, "p5.48xlarge")
+    machine = read(tmp_path)
+    assert (machine.cloud, machine.product) == (cloud, "p5.48xlarge")
 
 
 @pytest.mark.parametrize("mark", [".dockerenv", "run/.containerenv", ""])
@@ -95,8 +95,8 @@ def test_shared_memory_is_measured(tmp_path: Path) -> None:
 )
 def test_nvlink_needs_links_on_every_device(tmp_path: Path, links: tuple[int | None, ...], nvlink: bool | None) -> None:
     gpus = tuple(Gpu("H100", count) for count in links)
-    found = Machine(gpus, "", "", None, (), (), "", "", False, False, None)
-    assert found.nvlink is nvlink
+    machine = Machine(gpus, "", "", None, (), (), "", "", False, False, None)
+    assert machine.nvlink is nvlink
 
 
 NVML = r"""

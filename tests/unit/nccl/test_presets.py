@@ -63,11 +63,11 @@ def test_every_variable_says_why_whence_for_what_when_it_harms_and_when_to_remov
 def test_the_linter_has_no_complaint(name):
     variables = render(replace(PRESETS[name].config, **KEYS), {"NCCL_CONF_FILE": "/absent"}).variables
     assert not any(re.search(r"\{(?!run\})", text) for text in variables.values())
-    for one in lint(variables, catalogue().newest, 2, {}):
-        fought = name == "isolate_network" and lint_text(one).cause == "env.p2p_disabled"
-        asked = name in ("debug_net", "debug_nan") and lint_text(one).cause == "env.debug_left_on"
-        old = one.variable == "NCCL_MIN_NCHANNELS"  # As in Google's profile: its checker wants this name.
-        assert fought or asked or old, one
+    for item in lint(variables, catalogue().newest, 2, {}):
+        fought = name == "isolate_network" and lint_text(item).cause == "env.p2p_disabled"
+        requests = name in ("debug_net", "debug_nan") and lint_text(item).cause == "env.debug_left_on"
+        old = item.variable == "NCCL_MIN_NCHANNELS"  # As in Google's profile: its checker wants this name.
+        assert fought or requests or old, item
 
 
 @pytest.mark.parametrize("name", ["gcp_a3_high", "oci"])
@@ -100,9 +100,9 @@ def test_auto_is_the_default_and_leaves_nccl_alone():
 
 
 def test_versions_come_from_the_catalogue_unless_said_otherwise():
-    told = {setting.name: setting.versions for setting in PRESETS["infiniband"].settings}
-    assert told["NCCL_IB_HCA"] == "NCCL 2.3.5 and newer"
-    assert "18 before 2.23" in told["NCCL_IB_TIMEOUT"]
+    by_name = {setting.name: setting.versions for setting in PRESETS["infiniband"].settings}
+    assert by_name["NCCL_IB_HCA"] == "NCCL 2.3.5 and newer"
+    assert "18 before 2.23" in by_name["NCCL_IB_TIMEOUT"]
     assert PRESETS["debug_nan"].settings[1].versions == "torch 2.5 and newer"
 
 
@@ -111,7 +111,7 @@ def test_a_preset_of_the_users_own(tmp_path):
     (tmp_path / "nccl" / "mine.yaml").write_text("# My cluster.\nname: mine\nvariables: {NCCL_IB_SL: '3'}\n")
     preset = find_preset("mine", tmp_path)
     assert preset.summary == "My cluster."
-    assert [(one.name, one.value, one.why) for one in preset.settings] == [("NCCL_IB_SL", "3", "")]
+    assert [(setting.name, setting.value, setting.why) for setting in preset.settings] == [("NCCL_IB_SL", "3", "")]
     assert compose(["nccl=mine"], tmp_path).config.nccl.variables == {"NCCL_IB_SL": "3"}
 
 

@@ -20,7 +20,7 @@ def gve(count):
 
 
 def chosen(nodes=None, **facts):
-    return [one.preset for one in recommend(dataclasses.replace(BARE, **facts), nodes)[0]]
+    return [item.preset for item in recommend(dataclasses.replace(BARE, **facts), nodes)[0]]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_one_node(facts, preset):
 
 
 def test_with_unknown_nodes_both_are_answered_with_reasons_and_what_to_give():
-    (one, several), besides = recommend(dataclasses.replace(BARE, rdma=(ROCE,), slurm=True), None)
-    assert (one.case, one.preset, several.case, several.preset) == (
+    (item, several), besides = recommend(dataclasses.replace(BARE, rdma=(ROCE,), slurm=True), None)
+    assert (item.case, item.preset, several.case, several.preset) == (
         "one node",
         "nvlink_single_node",
         "several nodes",
         "roce",
     )
-    assert "8 GPUs" in one.because[0] and "18 or more NVLinks" in one.because[1]
+    assert "8 GPUs" in item.because[0] and "18 or more NVLinks" in item.because[1]
     assert "nccl.traffic_class=NUMBER" in several.needs[0]
     assert any("Slurm" in note for note in besides) and any("NCCL_IB_DISABLE" in note for note in besides)
 

@@ -30,7 +30,7 @@ def test_without_nccl_conf_file_it_is_the_file_in_the_home_that_the_system_knows
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "wanted"),
+    ("name", "text", "expected"),
     [
         ("nccl.conf", "NCCL_DEBUG=INFO\n#NCCL_X=1\n", {"NCCL_DEBUG": ("INFO", 1)}),
         (
@@ -59,12 +59,12 @@ def test_without_nccl_conf_file_it_is_the_file_in_the_home_that_the_system_knows
         ),
     ],
 )
-def test_lines_of_scripts_and_files(name, text, wanted, tmp_path):
+def test_lines_of_scripts_and_files(name, text, expected, tmp_path):
     path = tmp_path / name
     path.write_text(text)
     given = given_in(path)
-    assert given.variables == {key: value for key, (value, _) in wanted.items()}
-    assert given.places == {key: f"{path}:{line}" for key, (_, line) in wanted.items()}
+    assert given.variables == {key: value for key, (value, _) in expected.items()}
+    assert given.places == {key: f"{path}:{line}" for key, (_, line) in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_cannot_be_read_is_one_line(name, content, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "wanted"),
+    ("name", "text", "expected"),
     [
         ("nccl.conf", "NCCL_DEBUG=INFO\r\n", "INFO\r"),
         ("job.sh", "#!/bin/sh\r\nexport NCCL_DEBUG=INFO\r\n", "INFO\r"),
@@ -131,9 +131,9 @@ def test_what_cannot_be_read_is_one_line(name, content, tmp_path):
         ("Dockerfile", "FROM x\r\nENV NCCL_DEBUG=INFO\r\n", "INFO"),
     ],
 )
-def test_line_ends_of_windows_are_part_of_the_value_where_the_reader_takes_them_so(name, text, wanted, tmp_path):
+def test_line_ends_of_windows_are_part_of_the_value_where_the_reader_takes_them_so(name, text, expected, tmp_path):
     (tmp_path / name).write_bytes(text.encode())
-    assert given_in(tmp_path / name).variables == {"NCCL_DEBUG": wanted}
+    assert given_in(tmp_path / name).variables == {"NCCL_DEBUG": expected}
 
 
 @pytest.mark.parametrize(

@@ -28,27 +28,27 @@ def blocks(count, **arguments):
     return [Block(**arguments) for _ in range(count)]
 
 
-def names(found):
-    return [name for name, _ in named_blocks(found)]
+def names(result):
+    return [name for name, _ in named_blocks(result)]
 
 
 def test_the_list_blocks_comes_first_whatever_else_there_is():
-    found = model(layers=nn.ModuleList(blocks(9)), blocks=nn.ModuleList([nn.Linear(2, 2), Block()]))
-    assert names(found) == ["blocks.0", "blocks.1"]
+    result = model(layers=nn.ModuleList(blocks(9)), blocks=nn.ModuleList([nn.Linear(2, 2), Block()]))
+    assert names(result) == ["blocks.0", "blocks.1"]
 
 
 def test_blocks_that_are_no_list_of_modules_are_not_taken():
-    found = model(layers=nn.ModuleList(blocks(2)))
-    found.blocks = 12
-    assert names(found) == ["layers.0", "layers.1"]
+    result = model(layers=nn.ModuleList(blocks(2)))
+    result.blocks = 12
+    assert names(result) == ["layers.0", "layers.1"]
 
 
-@pytest.mark.parametrize("kind", [nn.ModuleList, lambda found: nn.Sequential(*found)])
+@pytest.mark.parametrize("kind", [nn.ModuleList, lambda result: nn.Sequential(*result)])
 def test_the_largest_list_of_one_class_is_found(kind):
     heads = nn.ModuleList(nn.Linear(4, 1) for _ in range(20))
-    found = model(table=nn.Embedding(8, 4), encoder=model(layer=kind(blocks(3, width=8))), heads=heads)
-    assert names(found) == ["encoder.layer.0", "encoder.layer.1", "encoder.layer.2"]
-    assert describe_blocks(found) == "blocks: 3 x Block (encoder.layer.0 to encoder.layer.2)"
+    value = model(table=nn.Embedding(8, 4), encoder=model(layer=kind(blocks(3, width=8))), heads=heads)
+    assert names(value) == ["encoder.layer.0", "encoder.layer.1", "encoder.layer.2"]
+    assert describe_blocks(value) == "blocks: 3 x Block (encoder.layer.0 to encoder.layer.2)"
 
 
 def test_experts_inside_blocks_are_no_blocks():
@@ -62,7 +62,7 @@ def test_stages_of_one_class_are_all_blocks():
 
 
 @pytest.mark.parametrize(
-    "found",
+    "expected",
     [
         nn.Linear(2, 2),
         model(head=nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))),
@@ -70,8 +70,8 @@ def test_stages_of_one_class_are_all_blocks():
         model(shared=nn.ModuleList([Block()] * 1)),
     ],
 )
-def test_a_model_without_blocks(found):
-    assert blocks_of(found) == [] and "none found, so the model is one unit" in describe_blocks(found)
+def test_a_model_without_blocks(expected):
+    assert blocks_of(expected) == [] and "none found, so the model is one unit" in describe_blocks(expected)
 
 
 def test_one_module_used_again_and_again_is_one_block_at_most():
@@ -89,10 +89,10 @@ def test_one_module_used_again_and_again_is_one_block_at_most():
     ],
 )
 def test_blocks_are_named_by_class_or_pattern_and_never_lie_in_each_other(wrap, expected):
-    found = model(stem=nn.Linear(2, 2), down=nn.ModuleList(blocks(2)), up=Block())
-    choose_blocks(found, wrap)
-    assert names(found) == expected
-    assert names(found.to("meta")) == expected
+    result = model(stem=nn.Linear(2, 2), down=nn.ModuleList(blocks(2)), up=Block())
+    choose_blocks(result, wrap)
+    assert names(result) == expected
+    assert names(result.to("meta")) == expected
 
 
 def test_a_name_that_matches_nothing_is_refused_with_those_that_would():
@@ -101,9 +101,9 @@ def test_a_name_that_matches_nothing_is_refused_with_those_that_would():
 
 
 def test_what_was_chosen_stays_when_a_wrapper_changes_the_classes():
-    found = model(down=nn.ModuleList(blocks(2)), up=nn.Linear(2, 2))
-    choose_blocks(found, ["Linear"])
-    before = blocks_of(found)
+    result = model(down=nn.ModuleList(blocks(2)), up=nn.Linear(2, 2))
+    choose_blocks(result, ["Linear"])
+    before = blocks_of(result)
     for block in before:
         block.__class__ = type("FSDPLinear", (torch.nn.Linear,), {})
-    assert blocks_of(found) == before
+    assert blocks_of(result) == before

@@ -70,8 +70,8 @@ LINEAR = {
 def test_a_linear_collective_and_its_backward_are_those_of_the_whole(name: str) -> None:
     run, reference, entering, leaving = LINEAR[name]
     inputs, weights = parts(1, *entering), parts(2, *leaving)
-    for found, expected in zip(spread(run, inputs, weights), whole(reference, inputs, weights), strict=True):
-        assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
+    for result, expected in zip(spread(run, inputs, weights), whole(reference, inputs, weights), strict=True):
+        assert all(torch.allclose(a, b) for a, b in zip(result, expected, strict=True))
 
 
 def test_what_ranks_hold_alike_enters_by_copy_and_leaves_by_reduce() -> None:

@@ -37,11 +37,11 @@ def test_pipeline_stages_share_the_tokens_of_their_position() -> None:
 def test_a_device_mesh_is_made_once_for_each_division() -> None:
     def work(rank: int) -> tuple[bool, list[int]]:
         place, mesh = context(rank, Mesh(dp_replicate=2, dp_shard=2)), Mesh(dp_replicate=2, dp_shard=2)
-        made = place.device_mesh(mesh, ("dp_replicate", "dp_shard"))
+        device_mesh = place.device_mesh(mesh, ("dp_replicate", "dp_shard"))
         again = place.device_mesh(Mesh(dp_replicate=2, dp_shard=2), ("dp_replicate", "dp_shard"))
         other = place.device_mesh(Mesh(dp_shard=4), ("dp_shard",))
-        assert other is not made and other.size() == 4
-        return made is again, dist.get_process_group_ranks(made.get_group("dp_shard"))
+        assert other is not device_mesh and other.size() == 4
+        return device_mesh is again, dist.get_process_group_ranks(device_mesh.get_group("dp_shard"))
 
     assert on_ranks(4, work) == [(True, [0, 1])] * 2 + [(True, [2, 3])] * 2
 

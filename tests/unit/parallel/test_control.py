@@ -20,8 +20,8 @@ def test_targets_and_samples_are_summed_over_data_parallel_ranks() -> None:
 
 
 def test_ranks_that_share_samples_count_once() -> None:
-    found = on_ranks(4, lambda rank: agree(context(rank, Mesh(dp_replicate=2, tp=2)), False, 5, 7).valid_targets)
-    assert found == [10] * 4
+    result = on_ranks(4, lambda rank: agree(context(rank, Mesh(dp_replicate=2, tp=2)), False, 5, 7).valid_targets)
+    assert result == [10] * 4
 
 
 @pytest.mark.parametrize(("stop", "enough", "expected"), [(True, False, (True, False)), (False, True, (True, True))])

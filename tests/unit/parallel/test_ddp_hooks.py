@@ -27,14 +27,14 @@ def gradients_of(make: Callable[[list[nn.Parameter]], Hook], steps: int) -> tupl
     parameters = list(model.parameters())
     hook, wrapped = make(parameters), DistributedDataParallel(model, init_sync=False)
     wrapped.register_comm_hook(None, hook.run)
-    found, exact = [], []
+    result, exact = [], []
     for step in range(steps):
         x = torch.randn(5, 40, generator=torch.Generator().manual_seed(step))
         exact.append(torch.autograd.grad(model(x).square().sum(), parameters))
         model.zero_grad()
         wrapped(x).square().sum().backward()
-        found.append([p.grad.clone() for p in parameters if p.grad is not None])
-    return hook, found, exact
+        result.append([p.grad.clone() for p in parameters if p.grad is not None])
+    return hook, result, exact
 
 
 @pytest.mark.parametrize("kind", [Int8, TopK])
@@ -45,30 +45,30 @@ def test_what_is_left_out_of_a_step_is_sent_with_the_next(kind: type[Compressed]
             hook.ratio = 0.1
         return hook
 
-    hook, found, exact = gradients_of(make, 4)
+    hook, result, exact = gradients_of(make, 4)
     parts = torch.split(hook.state()["error"], [gradient.numel() for gradient in exact[0]])
     for i, error in enumerate(parts):
-        sent, made = sum(step[i] for step in found), sum(step[i] for step in exact)
+        sent, count = sum(step[i] for step in result), sum(step[i] for step in exact)
         # int8 rounds once more after the average, which no error remembers.
-        tolerance = float(made.abs().max()) / 50 if kind is Int8 else 1e-4
-        assert torch.allclose(sent + error.view_as(made), made, atol=tolerance)
+        tolerance = float(count.abs().max()) / 50 if kind is Int8 else 1e-4
+        assert torch.allclose(sent + error.view_as(count), count, atol=tolerance)
     if kind is TopK:
-        assert [int((gradient != 0).sum()) for gradient in found[0]] == [120, 3, 12, 1]
+        assert [int((gradient != 0).sum()) for gradient in result[0]] == [120, 3, 12, 1]
 
 
 def test_without_feedback_nothing_is_remembered(alone: None) -> None:
-    hook, found, exact = gradients_of(lambda parameters: Int8(None, parameters, False), 1)
+    hook, result, exact = gradients_of(lambda parameters: Int8(None, parameters, False), 1)
     assert hook.state() == {} and hook.figures() == {}
-    for sent, made in zip(found[0], exact[0], strict=True):
-        assert torch.allclose(sent, made, atol=float(made.abs().max()) / 50)
+    for sent, value in zip(result[0], exact[0], strict=True):
+        assert torch.allclose(sent, value, atol=float(value.abs().max()) / 50)
 
 
 def test_powersgd_sends_whole_gradients_first_then_factors_of_its_rank(alone: None) -> None:
-    hook, found, exact = gradients_of(lambda parameters: PowerSGD(None, parameters, True, 2), 4)
-    for sent, made in zip(found[0], exact[0], strict=True):
-        assert torch.allclose(sent, made, atol=1e-4), "whole in the first steps"
-    assert int(torch.linalg.matrix_rank(found[3][0])) <= 2 < int(torch.linalg.matrix_rank(exact[3][0]))
-    assert torch.allclose(found[3][1], exact[3][1], atol=1e-4), "a bias is sent whole"
+    hook, result, exact = gradients_of(lambda parameters: PowerSGD(None, parameters, True, 2), 4)
+    for sent, value in zip(result[0], exact[0], strict=True):
+        assert torch.allclose(sent, value, atol=1e-4), "whole in the first steps"
+    assert int(torch.linalg.matrix_rank(result[3][0])) <= 2 < int(torch.linalg.matrix_rank(exact[3][0]))
+    assert torch.allclose(result[3][1], exact[3][1], atol=1e-4), "a bias is sent whole"
     state = hook.state()
     assert int(state["steps"]) == 4 and state["factor"].numel() == 2 * 40, "of the large matrix alone"
     again = PowerSGD(None, list(hook.sizes), True, 2)

@@ -38,9 +38,9 @@ def test_few_blocks_at_once_give_what_all_give(monkeypatch):
         layout.unpack(whole, back)
         assert torch.equal(layout.split(back), dequantize(whole))
         assert torch.allclose(total(whole, rows), summed, atol=1e-5)
-        left = layout.split(flat)
-        leave_rounding(left, whole)
-        assert torch.equal(left, layout.split(flat) - dequantize(whole))
+        words = layout.split(flat)
+        leave_rounding(words, whole)
+        assert torch.equal(words, layout.split(flat) - dequantize(whole))
     assert torch.allclose(summed, dequantize(whole).view(rows, -1, BLOCK).sum(0), atol=1e-5)
 
 

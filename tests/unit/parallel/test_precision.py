@@ -30,9 +30,9 @@ def test_fully_shards_policy() -> None:
 def test_tf32_is_set_for_the_process() -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     try:
-        for wanted in (True, False):
-            allow_tf32(PrecisionConfig(tf32=wanted))
-            assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == wanted
+        for expected in (True, False):
+            allow_tf32(PrecisionConfig(tf32=expected))
+            assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == expected
     finally:
         allow_tf32(PrecisionConfig(tf32=before))
 

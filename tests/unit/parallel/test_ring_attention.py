@@ -24,8 +24,8 @@ class Neighbours:
     """Hands a rank the keys that the other ranks would send, and keeps the gradients that it sends on."""
 
     def __init__(self, rank: int, keys: list[Tensor]) -> None:
-        held = [keys[(rank - hop) % RANKS] for hop in range(RANKS)]
-        self.after = {here.data_ptr(): behind for here, behind in pairwise(held)}
+        sources = [keys[(rank - hop) % RANKS] for hop in range(RANKS)]
+        self.after = {here.data_ptr(): behind for here, behind in pairwise(sources)}
         self.sent: list[Tensor] = []
 
     def shift(self, x: Tensor, axis: Axis) -> Any:
@@ -78,5 +78,5 @@ def test_all_hops_make_the_attention_of_the_whole_sequence(
         assert (y - part._cut(expected, 2)).abs().max() < tolerance
         assert (own.grad - part._cut(whole[0].grad, 2)).abs().max() < tolerance
     for part, gradient in zip(parts, gradients, strict=True):
-        for found, of in zip(gradient, whole[1:], strict=True):
-            assert (found - part._cut(of.grad, 2)).abs().max() < 4 * tolerance
+        for result, of in zip(gradient, whole[1:], strict=True):
+            assert (result - part._cut(of.grad, 2)).abs().max() < 4 * tolerance

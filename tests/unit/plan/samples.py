@@ -29,7 +29,7 @@ def plan(world_size: int = 8, gib: float = 20.0, **values: Any) -> Prediction:
         Traffic("all_gather", "dp_shard", 96, 12 * GIB, world_size, 11 * GIB, "intra_node"),
         Traffic("reduce_scatter", "dp_shard", 49, 6 * GIB, world_size, 5 * GIB, "inter_node"),
     )
-    made = Prediction(
+    prediction = Prediction(
         engine="closed_form",
         strategy="fsdp",
         model="gpt2_xl",
@@ -42,14 +42,14 @@ def plan(world_size: int = 8, gib: float = 20.0, **values: Any) -> Prediction:
         traffic=traffic,
         notes=("dropout is 0",),
     )
-    return dataclasses.replace(made, **values)
+    return dataclasses.replace(prediction, **values)
 
 
-def on_device(made: Prediction, gib: int = 24) -> Prediction:
+def on_device(prediction: Prediction, gib: int = 24) -> Prediction:
     """The same on a device of that size, with a time that grows a little with the ranks."""
-    step_s = 0.5 + made.world_size / 10_000
-    time = Time(0.4, 0.2, step_s - 0.4, step_s, made.global_batch_size * 1024 / step_s, 0.41, 0.4 / step_s)
-    return dataclasses.replace(made, hardware="rtx4090", device_memory_bytes=gib * GIB, time=time)
+    step_s = 0.5 + prediction.world_size / 10_000
+    time = Time(0.4, 0.2, step_s - 0.4, step_s, prediction.global_batch_size * 1024 / step_s, 0.41, 0.4 / step_s)
+    return dataclasses.replace(prediction, hardware="rtx4090", device_memory_bytes=gib * GIB, time=time)
 
 
 def check(gib: float, *differences: Difference) -> Check:
@@ -61,10 +61,13 @@ def report(**values: Any) -> PlanReport:
     """A report with every section."""
     fitting = on_device(plan())
     large = on_device(plan(gib=30.0))
-    rows = tuple(Row(one, (f"strategy={one.strategy}",), fitting if n > 3 else large) for n, one in enumerate(VARIANTS))
+    rows = tuple(
+        Row(variant, (f"strategy={variant.strategy}",), fitting if n > 3 else large)
+        for n, variant in enumerate(VARIANTS)
+    )
     rows = (dataclasses.replace(rows[0], prediction=None, problem="it is one process"), *rows[1:])
     points = (*(Point(n, on_device(plan(n))) for n in (8, 64, 512)), Point(7, None, "7 ranks do not divide"))
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "job": ("strategy=fsdp", "model=gpt2_xl"),
         "plan": fitting,
         "local_size": 8,
@@ -76,4 +79,4 @@ def report(**values: Any) -> PlanReport:
         "batch": Largest("micro-batch", ("train.micro_batch_size=6",), fitting),
         "notes": ("8 ranks were assumed.",),
     }
-    return PlanReport(**{**made, **values})
+    return PlanReport(**{**result, **values})

@@ -26,35 +26,35 @@ def compared(memory_bytes: int | None, *more: str, local_size: int = 8) -> Compa
 
 
 def row(comparison: Comparison, name: str) -> Row:
-    return next(one for one in comparison.rows if one.variant.name == name)
+    return next(item for item in comparison.rows if item.variant.name == name)
 
 
-def needs(one: Row) -> int:
-    assert one.prediction is not None, one.problem
-    return one.prediction.memory.peak_bytes
+def needs(row: Row) -> int:
+    assert row.prediction is not None, row.problem
+    return row.prediction.memory.peak_bytes
 
 
 def test_the_simplest_that_fits_is_recommended_on_every_device() -> None:
     free = compared(1 << 40)
     assert free.recommended is row(free, "ddp")
     assert "single would fit, but uses only 1 rank." in free.reasons
-    for one in (row(free, "zero2"), row(free, "fsdp + checkpointing")):
-        tight = compared(needs(one))
+    for item in (row(free, "zero2"), row(free, "fsdp + checkpointing")):
+        tight = compared(needs(item))
         chosen = tight.recommended
         assert chosen is not None
         simpler = [other for other in tight.rows[: tight.rows.index(chosen)] if other.variant.strategy != "single"]
-        assert needs(chosen) <= needs(one)
-        assert all(needs(other) > needs(one) for other in simpler)
+        assert needs(chosen) <= needs(item)
+        assert all(needs(other) > needs(item) for other in simpler)
         assert f"{chosen.variant.name} is the simplest that fits" in " ".join(tight.reasons)
 
 
 def test_where_nothing_fits_it_says_what_would() -> None:
-    least = min(needs(one) for one in compared(1 << 40).rows)
-    found = compared(least - 1)
-    told = " ".join(found.reasons)
-    assert found.recommended is None
-    assert "Nothing fits. The smallest is fsdp + checkpointing + offload" in told
-    assert "More ranks do not help" in told or "launcher.world_size=" in told
+    least = min(needs(row) for row in compared(1 << 40).rows)
+    comparison = compared(least - 1)
+    text = " ".join(comparison.reasons)
+    assert comparison.recommended is None
+    assert "Nothing fits. The smallest is fsdp + checkpointing + offload" in text
+    assert "More ranks do not help" in text or "launcher.world_size=" in text
     assert "More ranks do not help" in " ".join(compared(1 << 16).reasons)
 
 
@@ -64,42 +64,46 @@ def test_one_rank_takes_single() -> None:
 
 
 def test_without_a_device_nothing_is_recommended() -> None:
-    found = compared(None)
-    assert found.recommended is None
-    assert "hardware=NAME" in found.reasons[0]
-    assert all(one.prediction is not None and one.prediction.fits is None for one in found.rows)
+    comparison = compared(None)
+    assert comparison.recommended is None
+    assert "hardware=NAME" in comparison.reasons[0]
+    assert all(row.prediction is not None and row.prediction.fits is None for row in comparison.rows)
 
 
 def test_what_was_typed_for_a_strategy_stays_with_it() -> None:
     """DDP with one bucket makes one call; fsdp knows no buckets and is composed without the key."""
-    found = compared(None, "strategy=ddp", "strategy.bucket_cap_mb=1000", "train.activation_checkpoint_every=2")
-    calls = {name: made.traffic[0].count for name in ("ddp", "fsdp") if (made := row(found, name).prediction)}
+    comparison = compared(None, "strategy=ddp", "strategy.bucket_cap_mb=1000", "train.activation_checkpoint_every=2")
+    calls = {
+        name: prediction.traffic[0].count
+        for name in ("ddp", "fsdp")
+        if (prediction := row(comparison, name).prediction)
+    }
     assert calls["ddp"] <= 2 < calls["fsdp"]
-    assert row(found, "ddp").overrides == ("strategy=ddp", "train.activation_checkpoint_every=0")
-    assert row(found, "ddp + checkpointing").overrides[-1] == "train.activation_checkpoint_every=2"
+    assert row(comparison, "ddp").overrides == ("strategy=ddp", "train.activation_checkpoint_every=0")
+    assert row(comparison, "ddp + checkpointing").overrides[-1] == "train.activation_checkpoint_every=2"
 
 
 def test_hsdp_shards_inside_a_node_and_replicates_across() -> None:
-    found = row(compared(None, "launcher.world_size=16", local_size=4), "hsdp")
-    assert "strategy.dp_shard=4" in found.overrides
-    assert found.prediction is not None
-    links = {one.group: (one.ranks, one.link) for one in found.prediction.traffic}
+    result = row(compared(None, "launcher.world_size=16", local_size=4), "hsdp")
+    assert "strategy.dp_shard=4" in result.overrides
+    assert result.prediction is not None
+    links = {transfer.group: (transfer.ranks, transfer.link) for transfer in result.prediction.traffic}
     assert links["dp_shard"] == (4, "intra_node")
     assert links["dp_replicate"] == (4, "inter_node")
 
 
 def test_the_row_of_hsdp_is_the_same_whatever_was_typed() -> None:
     wide = "launcher.world_size=16"
-    rows = [row(compared(None, wide, f"strategy={one}", local_size=4), "hsdp") for one in ("ddp", "fsdp", "hsdp")]
+    rows = [row(compared(None, wide, f"strategy={text}", local_size=4), "hsdp") for text in ("ddp", "fsdp", "hsdp")]
     assert rows[0] == rows[1] == rows[2]
     own = row(compared(None, wide, "strategy=hsdp", "strategy.dp_replicate=2", local_size=4), "hsdp")
     assert own.prediction is not None
-    assert {one.group: one.ranks for one in own.prediction.traffic}["dp_shard"] == 8
+    assert {transfer.group: transfer.ranks for transfer in own.prediction.traffic}["dp_shard"] == 8
 
 
 def test_what_is_too_large_is_named_in_a_few_words() -> None:
-    told = compared(needs(row(compared(1 << 40), "fsdp + checkpointing + offload"))).reasons[0]
-    assert re.fullmatch(r"Too large for [^:]+: (\w+ needs [\d.]+ \w+, ){3}and \d+ more\.", told)
+    reason = compared(needs(row(compared(1 << 40), "fsdp + checkpointing + offload"))).reasons[0]
+    assert re.fullmatch(r"Too large for [^:]+: (\w+ needs [\d.]+ \w+, ){3}and \d+ more\.", reason)
 
 
 def test_offloading_beyond_the_host_does_not_fit() -> None:
@@ -108,15 +112,15 @@ def test_offloading_beyond_the_host_does_not_fit() -> None:
     assert least.prediction is not None
     there = least.prediction.host_bytes_per_node - 1
     hardware = dataclasses.replace(load_hardware("h100_sxm"), memory_bytes=needs(least), host_memory_bytes=there)
-    found = compare(planned_job(JOB), Machine(8, hardware))
-    assert found.recommended is None
-    assert "fsdp + checkpointing + offload fits the device, but not the host memory" in found.reasons[0]
+    comparison = compare(planned_job(JOB), Machine(8, hardware))
+    assert comparison.recommended is None
+    assert "fsdp + checkpointing + offload fits the device, but not the host memory" in comparison.reasons[0]
 
 
 def test_a_strategy_that_cannot_run_the_job_says_why() -> None:
-    found = compared(None, "optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=1")
-    assert "is incompatible with strategy=ddp" in row(found, "ddp").problem
-    assert row(found, "fsdp").prediction is not None
+    comparison = compared(None, "optimizer.in_backward=true", "train.clip_norm=null", "train.micro_batch_size=1")
+    assert "is incompatible with strategy=ddp" in row(comparison, "ddp").problem
+    assert row(comparison, "fsdp").prediction is not None
 
 
 def test_a_planted_fault_is_no_part_of_the_comparison() -> None:
@@ -125,13 +129,13 @@ def test_a_planted_fault_is_no_part_of_the_comparison() -> None:
 
 
 def test_every_variant_has_a_name_of_its_own() -> None:
-    assert len({one.name for one in VARIANTS}) == len(VARIANTS) == 14
+    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS) == 14
 
 
 @pytest.mark.parametrize(("gib", "peak"), [(20.9, False), (21.1, True), (19.1, False), (18.9, True)])
 def test_engines_that_differ_by_more_than_a_twentieth_are_shown(gib: float, peak: bool) -> None:
-    found = differences(plan(), plan(gib=gib))
-    assert ("peak" in [one.what for one in found]) is peak
+    result = differences(plan(), plan(gib=gib))
+    assert ("peak" in [item.what for item in result]) is peak
 
 
 def test_traffic_must_be_the_same_to_the_byte() -> None:
@@ -141,7 +145,7 @@ def test_traffic_must_be_the_same_to_the_byte() -> None:
     assert differences(sending(3, GIB), sending(3, GIB)) == ()
     assert differences(sending(3, GIB), sending(4, GIB)) == (Difference("all_reduce over dp", 3, 4, "calls"),)
     assert differences(sending(3, GIB), sending(3, GIB + 1)) == (Difference("all_reduce over dp", GIB, GIB + 1),)
-    assert {one.what for one in differences(plan(), plan(traffic=()))} == {
+    assert {difference.what for difference in differences(plan(), plan(traffic=()))} == {
         "all_gather over dp_shard",
         "reduce_scatter over dp_shard",
     }
@@ -150,12 +154,14 @@ def test_traffic_must_be_the_same_to_the_byte() -> None:
 def test_the_simplest_and_the_fastest_are_both_named_where_they_differ() -> None:
     """Sharding the optimizer's work wins where its step is long: a large model on few samples."""
     job = ["model=gpt2_xl", "data=synthetic", "launcher.world_size=16", "strategy=ddp"]
-    found = compare(planned_job(job), Machine(8, load_hardware("h200")))
-    assert found.recommended is row(found, "ddp")
-    assert found.fastest is not None and found.fastest is not found.recommended
-    speeds = [one.prediction.time.tokens_per_s for one in found.rows if one.prediction and not one.variant.offload]
-    assert found.fastest.prediction.time.tokens_per_s == max(speeds)
-    assert f"{found.fastest.variant.name} is the fastest that fits" in found.reasons[-1]
+    comparison = compare(planned_job(job), Machine(8, load_hardware("h200")))
+    assert comparison.recommended is row(comparison, "ddp")
+    assert comparison.fastest is not None and comparison.fastest is not comparison.recommended
+    speeds = [
+        item.prediction.time.tokens_per_s for item in comparison.rows if item.prediction and not item.variant.offload
+    ]
+    assert comparison.fastest.prediction.time.tokens_per_s == max(speeds)
+    assert f"{comparison.fastest.variant.name} is the fastest that fits" in comparison.reasons[-1]
 
 
 def test_where_the_simplest_is_the_fastest_only_one_is_named() -> None:

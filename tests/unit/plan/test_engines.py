@@ -31,9 +31,9 @@ def agree(ours, theirs):
     """Within 1% of the peak in every category, and of itself in every region."""
     assert differences(ours, theirs) == ()
     peak = theirs.memory.peak_bytes
-    one, other = ours.memory.at_peak_bytes, theirs.memory.at_peak_bytes
-    for name in {**one, **other}:
-        assert one.get(name, 0) == pytest.approx(other.get(name, 0), abs=0.01 * peak), name
+    at_peak_bytes, other = ours.memory.at_peak_bytes, theirs.memory.at_peak_bytes
+    for name in {**at_peak_bytes, **other}:
+        assert at_peak_bytes.get(name, 0) == pytest.approx(other.get(name, 0), abs=0.01 * peak), name
     assert ours.memory.by_region_bytes == pytest.approx(theirs.memory.by_region_bytes, rel=0.01)
 
 
@@ -61,7 +61,7 @@ def test_the_gradient_of_a_tied_embedding_is_one():
 def test_regions_are_compared_as_well():
     ours, _ = predictions("tied", "fsdp")
     high = ours.memory.by_region_bytes["forward"]
-    for factor, found in ((0.96, ()), (0.93, (Difference("peak in forward", round(high * 0.93), high),))):
+    for factor, result in ((0.96, ()), (0.93, (Difference("peak in forward", round(high * 0.93), high),))):
         lower = {**ours.memory.by_region_bytes, "forward": round(high * factor)}
         low = dataclasses.replace(ours, memory=dataclasses.replace(ours.memory, by_region_bytes=lower))
-        assert differences(low, ours) == found
+        assert differences(low, ours) == result

@@ -43,7 +43,7 @@ def test_the_default_batch_grows_with_the_ranks_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["launcher.world_size=6", "strategy=hsdp", "strategy.dp_replicate=4"], "3 x 2, 2 x 3, 1 x 6"),
         (["launcher.world_size=64", "train.global_batch_size=100"], "cannot be split over 64 ranks"),
@@ -55,16 +55,16 @@ def test_the_default_batch_grows_with_the_ranks_and_says_so() -> None:
         (["launcher.world_size=8", "launcher.backend=nccl", "launcher.device=cpu"], "needs a GPU"),
     ],
 )
-def test_what_no_run_could_be_is_refused(overrides: list[str], told: str) -> None:
+def test_what_no_run_could_be_is_refused(overrides: list[str], text: str) -> None:
     with pytest.raises(DtkError) as raised:
         planned_job([*TINY, *overrides])
-    assert told in str(raised.value)
+    assert text in str(raised.value)
 
 
 def test_nothing_of_this_machine_is_asked() -> None:
     """Neither CUDA devices nor a free port nor data: the job is for other machines."""
-    wanted = ["launcher.device=cuda", "launcher.backend=nccl", "launcher.master_port=1"]
-    job = planned_job([*TINY, *wanted, "strategy=fsdp", "data=tokens", "data.path=/nowhere", "launcher.world_size=16"])
+    texts = ["launcher.device=cuda", "launcher.backend=nccl", "launcher.master_port=1"]
+    job = planned_job([*TINY, *texts, "strategy=fsdp", "data=tokens", "data.path=/nowhere", "launcher.world_size=16"])
     assert ranks_of(job.config) == 16
 
 

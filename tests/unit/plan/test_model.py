@@ -11,22 +11,22 @@ from tests.unit.plan.samples import GIB, on_device, plan, report
 
 
 def test_json_holds_what_the_text_says() -> None:
-    made = json.loads(jsonform.text(as_json(report())))
-    assert made["schema"] == "dtk.plan.report/1"
-    assert made["plan"]["peak_bytes"] == 20 * GIB
-    assert made["plan"]["fits"] is True
-    assert made["check"]["simulated"]["engine"] == "simulated"
-    assert made["check"]["differences"][0] == {
+    output = json.loads(jsonform.text(as_json(report())))
+    assert output["schema"] == "dtk.plan.report/1"
+    assert output["plan"]["peak_bytes"] == 20 * GIB
+    assert output["plan"]["fits"] is True
+    assert output["check"]["simulated"]["engine"] == "simulated"
+    assert output["check"]["differences"][0] == {
         "what": "peak",
         "closed_form": 20 * GIB,
         "simulated": 28 * GIB,
         "unit": "bytes",
     }
-    assert made["compare"]["recommended"] == "fsdp"
-    assert made["compare"]["rows"][0]["problem"] == "it is one process"
-    assert [point["world_size"] for point in made["scaling"]] == [8, 64, 512, 7]
-    assert made["max_model"][1]["plan"] is None
-    assert made["max_batch"]["overrides"] == ["train.micro_batch_size=6"]
+    assert output["compare"]["recommended"] == "fsdp"
+    assert output["compare"]["rows"][0]["problem"] == "it is one process"
+    assert [point["world_size"] for point in output["scaling"]] == [8, 64, 512, 7]
+    assert output["max_model"][1]["plan"] is None
+    assert output["max_batch"]["overrides"] == ["train.micro_batch_size=6"]
     assert "compare" not in as_json(report(comparison=None))
 
 
@@ -38,11 +38,11 @@ def test_what_was_not_asked_for_is_absent() -> None:
 
 def test_a_search_keeps_its_counts_and_its_plans() -> None:
     layout = FittingLayout(("strategy=fsdp", "parallel.tp=2"), on_device(plan()))
-    made = as_json(report(search=Search((layout,), 40, 12, 20, ("The first is faster.",))))["search"]
-    assert (made["layouts"], made["too_large"], made["too_slow"]) == (40, 12, 20)
-    assert made["reasons"] == ["The first is faster."]
-    assert made["found"][0]["overrides"] == ["strategy=fsdp", "parallel.tp=2"]
-    assert made["found"][0]["plan"]["peak_bytes"] == 20 * GIB
+    search = as_json(report(search=Search((layout,), 40, 12, 20, ("The first is faster.",))))["search"]
+    assert (search["layouts"], search["too_large"], search["too_slow"]) == (40, 12, 20)
+    assert search["reasons"] == ["The first is faster."]
+    assert search["found"][0]["overrides"] == ["strategy=fsdp", "parallel.tp=2"]
+    assert search["found"][0]["plan"]["peak_bytes"] == 20 * GIB
 
 
 def test_the_memory_table_is_of_the_ranks_that_share_the_batch() -> None:

@@ -14,12 +14,12 @@ def text(**values: object) -> str:
     return in_terminal(report(**values))
 
 
-def in_terminal(made: PlanReport, columns: int | None = None, *, colour: bool = False) -> str:
-    return terminal.render(document(made), columns=columns, colour=colour)
+def in_terminal(plan_report: PlanReport, columns: int | None = None, *, colour: bool = False) -> str:
+    return terminal.render(document(plan_report), columns=columns, colour=colour)
 
 
-def as_page(made: PlanReport) -> str:
-    return html.render(document(made))
+def as_page(plan_report: PlanReport) -> str:
+    return html.render(document(plan_report))
 
 
 def test_the_answer_is_the_first_line() -> None:
@@ -33,12 +33,12 @@ def test_precision_is_told_with_the_peak_behind_mfu() -> None:
     plan_on = on_device(plan())
     assert plan_on.time is not None
     time = dataclasses.replace(plan_on.time, matmul_dtype="bfloat16", peak_flops=989.4e12, exposed_s=0.2, compute_s=0.4)
-    made = report(plan=dataclasses.replace(plan_on, time=time))
-    shown = in_terminal(made)
+    plan_report = report(plan=dataclasses.replace(plan_on, time=time))
+    shown = in_terminal(plan_report)
     assert "compute bf16, 989 TFLOP/s peak per device; parameters and optimizer state in fp32\n" in shown
     assert "41.0% of 989 TFLOP/s (bf16)" in shown
-    assert "989 TFLOP/s peak per device" in as_page(made)
-    assert as_json(made)["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
+    assert "989 TFLOP/s peak per device" in as_page(plan_report)
+    assert as_json(plan_report)["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
 
 
 def test_what_rounding_left_of_a_time_is_nothing() -> None:
@@ -60,11 +60,11 @@ def test_reasons_stand_below_the_tables() -> None:
 
 
 def test_what_is_invalid_for_the_same_reason_stands_on_one_line() -> None:
-    made = report().comparison
-    assert made is not None
-    first = made.rows[0]
+    comparison = report().comparison
+    assert comparison is not None
+    first = comparison.rows[0]
     again = dataclasses.replace(first, variant=dataclasses.replace(first.variant, checkpointing=True))
-    shown = text(comparison=dataclasses.replace(made, rows=(*made.rows, again)))
+    shown = text(comparison=dataclasses.replace(comparison, rows=(*comparison.rows, again)))
     assert "invalid single, single + checkpointing: it is one process\n" in shown
 
 
@@ -77,7 +77,7 @@ def test_bars_are_as_long_as_the_categories_are_large() -> None:
 
 def test_every_section_that_was_asked_for_is_there() -> None:
     shown = text()
-    for told in (
+    for phrase in (
         "all_gather      dp_shard",
         "inside a node",
         "across nodes",
@@ -95,7 +95,7 @@ def test_every_section_that_was_asked_for_is_there() -> None:
         "- dropout is 0",
         "- Simulated: buffers of kernels",
     ):
-        assert told in shown, told
+        assert phrase in shown, phrase
     bare = text(comparison=None, scaling=(), models=(), batch=None, check=None)
     assert "side by side" not in bare
     assert "Largest" not in bare
@@ -127,9 +127,11 @@ def test_a_hostile_name_stays_text() -> None:
 
 
 def test_a_category_has_one_colour_on_the_whole_page() -> None:
-    made = report()
-    held = {name: size for name, size in made.plan.memory.at_peak_bytes.items() if name != "optimizer states"}
-    fewer = dataclasses.replace(made.plan, memory=dataclasses.replace(made.plan.memory, at_peak_bytes=held))
+    plan_report = report()
+    by_name = {name: size for name, size in plan_report.plan.memory.at_peak_bytes.items() if name != "optimizer states"}
+    fewer = dataclasses.replace(
+        plan_report.plan, memory=dataclasses.replace(plan_report.plan.memory, at_peak_bytes=by_name)
+    )
     legends = re.findall(r'<div class="legend">(<span><i class="k.*?)</div>', as_page(report(plan=fewer)))
     assert len(legends) == 2 and legends[0] == legends[1]
     assert "optimizer states" in legends[0]

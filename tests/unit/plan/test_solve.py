@@ -12,8 +12,8 @@ from dtk.plan.solve import at_world_size, largest, parse_world_sizes, scaling
 @pytest.mark.parametrize("power", [0.5, 1, 2, 3])
 def test_every_edge_is_found(limit: int, power: float) -> None:
     for edge in range(0, 130):
-        found = largest(range(1, limit + 1), lambda n, edge=edge: n**power <= edge**power)
-        assert found == (min(edge, limit) or None)
+        result = largest(range(1, limit + 1), lambda n, edge=edge: n**power <= edge**power)
+        assert result == (min(edge, limit) or None)
 
 
 @pytest.mark.parametrize("edge", [1, 2, 47, 6666, 700_001])
@@ -22,14 +22,14 @@ def test_an_edge_between_steps_is_found(edge: int) -> None:
 
 
 def test_the_number_of_guesses_grows_with_the_logarithm() -> None:
-    asked: list[int] = []
+    ns: list[int] = []
 
     def fits(n: int) -> bool:
-        asked.append(n)
+        ns.append(n)
         return 1_000_000 + 3_217 * n <= 21_446_000
 
     assert largest(range(1, 100_001), fits) == 6355
-    assert len(asked) <= 2 * 13 + 1, "13 bits"
+    assert len(ns) <= 2 * 13 + 1, "13 bits"
 
 
 JOB = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=64", "launcher.world_size=4"]

@@ -37,11 +37,11 @@ def record(rank: int, groups: list[Group], steps: list[Step], kind: str = "finis
             continue
         if what == "call":
             group, op, amount = rest
-            one = entry(int(group), str(op), int(amount), line=line)  # type: ignore[call-overload]
+            item = entry(int(group), str(op), int(amount), line=line)  # type: ignore[call-overload]
         else:
             group, peer = rest
-            one = entry(int(group), str(what), p2p=str(what), peer=int(peer), line=line)  # type: ignore[call-overload]
-        events.append(entries.setdefault(one, len(entries)))
+            item = entry(int(group), str(what), p2p=str(what), peer=int(peer), line=line)  # type: ignore[call-overload]
+        events.append(entries.setdefault(item, len(entries)))
     return Record(rank, Program(tuple(entries), events.tobytes()), tuple(groups), End(kind))  # type: ignore[arg-type]
 
 

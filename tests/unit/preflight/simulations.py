@@ -21,45 +21,45 @@ def simulate(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     arguments = ["tests.unit.preflight.simulations", json.dumps(jobs)]
     process = run_module(arguments, environment(OMP_NUM_THREADS="1"), folder, 560)
     assert process.returncode == 0, process.stderr
-    found: list[dict[str, Any]] = json.loads(process.stdout)
-    return found
+    output: list[dict[str, Any]] = json.loads(process.stdout)
+    return output
 
 
-def _one(job: dict[str, Any]) -> dict[str, Any]:
+def _simulate_job(job: dict[str, Any]) -> dict[str, Any]:
     from diagnostics.contract.findings import text_of
     from dtk.errors import DtkError
     from dtk.preflight.report import answer
     from dtk.preflight.run import Request, preflight
 
     script = Path(job["script"]) if "script" in job else None
-    asked = Request(**{**job, "script": script, "overrides": tuple(job.get("overrides", ()))})
+    request = Request(**{**job, "script": script, "overrides": tuple(job.get("overrides", ()))})
     began_s = time.monotonic()
     try:
-        found = preflight(asked)
+        result = preflight(request)
     except DtkError as error:
         return {"error": str(error)}
-    report = found.verdict.report
+    report = result.verdict.report
     return {
-        "ends": found.verdict.ends,
-        "hangs": found.verdict.hangs,
-        "answer": answer(found),
-        "stands": found.verdict.stands,
-        "simulated": found.simulated,
+        "ends": result.verdict.ends,
+        "hangs": result.verdict.hangs,
+        "answer": answer(result),
+        "stands": result.verdict.stands,
+        "simulated": result.simulated,
         "seconds": time.monotonic() - began_s,
         "notes": [] if report is None else list(report.notes),
         "roots": [
             {
-                "cause": one.cause,
-                "ranks": one.ranks,
-                "where": [(place.file, place.line) for place in one.where],
-                "does": [str(place.does) for place in one.where],
-                "summary": text_of(one).summary,
+                "cause": item.cause,
+                "ranks": item.ranks,
+                "where": [(place.file, place.line) for place in item.where],
+                "does": [str(place.does) for place in item.where],
+                "summary": text_of(item).summary,
             }
-            for one in (() if report is None else report.root_causes)
+            for item in (() if report is None else report.root_causes)
         ],
-        "tried": [(one.failure.fault, one.hangs, one.cause, str(one.where), one.stands) for one in found.tried],
+        "tried": [(item.failure.fault, item.hangs, item.cause, str(item.where), item.stands) for item in result.tried],
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps([_one(job) for job in json.loads(sys.argv[1])]))
+    print(json.dumps([_simulate_job(job) for job in json.loads(sys.argv[1])]))

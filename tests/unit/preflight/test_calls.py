@@ -16,16 +16,16 @@ def test_events_come_back_as_numbers() -> None:
     events = array("i", [0, -1, 1, 0, -3, -2])
     program = Program((entry(0, "barrier"), entry(0, "all_reduce", 4)), events.tobytes())
     assert program.steps() == events
-    one = Record(0, program, (WORLD,), End())
-    assert [call.op for call in one.issued()] == ["barrier", "all_reduce", "barrier"]
+    record = Record(0, program, (WORLD,), End())
+    assert [call.op for call in record.issued()] == ["barrier", "all_reduce", "barrier"]
 
 
 def test_equal_calls_share_an_entry() -> None:
     call = ("call", 0, "all_reduce", 8)
-    one = record(0, [WORLD], blocking(call, call))
+    item = record(0, [WORLD], blocking(call, call))
     # Each is on a line of its own; the same line twice is the same entry.
-    assert len(one.program.entries) == 2
-    assert one == pickle.loads(pickle.dumps(one))  # noqa: S301  Made here.
+    assert len(item.program.entries) == 2
+    assert item == pickle.loads(pickle.dumps(item))  # noqa: S301  Made here.
 
 
 def test_a_label_is_the_same_on_ranks_of_different_groups() -> None:
@@ -43,14 +43,14 @@ def begin(tape: Tape, op: str, *, root: int = NO_PEER, amount: int = 8, p2p: boo
     return tape.begin((0, 1, 1, 2), texts, sizes, (root, 5, 8, amount, 0), p2p, False)
 
 
-def made() -> Tape:
+def example_tape() -> Tape:
     tape = Tape()
     tape.add_group("0", (4, 7), "default_pg", 0)
     return tape
 
 
 def test_equal_calls_are_one_entry_and_events_keep_the_order() -> None:
-    tape = made()
+    tape = example_tape()
     assert [begin(tape, "all_reduce"), begin(tape, "barrier", amount=-1), begin(tape, "all_reduce")] == [0, 1, 2]
     tape.wait(1)
     tape.wait(1)
@@ -60,7 +60,7 @@ def test_equal_calls_are_one_entry_and_events_keep_the_order() -> None:
 
 
 def test_an_entry_says_what_the_ranks_must_agree_on() -> None:
-    tape = made()
+    tape = example_tape()
     begin(tape, "all_gather_into_tensor", root=NO_PEER)
     begin(tape, "reduce", root=7)
     gather, reduce = tape.program().entries
@@ -70,7 +70,7 @@ def test_an_entry_says_what_the_ranks_must_agree_on() -> None:
 
 
 def test_ends_of_a_transfer() -> None:
-    tape = made()
+    tape = example_tape()
     begin(tape, "isend", root=7, p2p=True)
     begin(tape, "recv", root=ANY_PEER, p2p=True)
     send, receive = tape.program().entries
@@ -79,7 +79,7 @@ def test_ends_of_a_transfer() -> None:
 
 
 def test_groups_of_one_name_are_told_apart_and_new_groups_show_their_ranks() -> None:
-    tape = made()
+    tape = example_tape()
     assert tape.add_group("0", (4, 7), "again", 1) == 1
     assert [group.name for group in tape.groups] == ["0", "0#1"]
     begin(tape, NEW_GROUP, splits="[4,7]")

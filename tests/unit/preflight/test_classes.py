@@ -11,16 +11,16 @@ from tests.unit.preflight.programs import blocking, entry, record
 
 
 def test_first_and_last_and_named_ranks_stand_for_themselves() -> None:
-    found = representatives(4096, 8, named=(77,))
-    assert found[0] == 0 and found[4095] == 4095 and found[77] == 77
-    assert len(found) == 4096
-    assert set(found.values()) == {0, 1, 7, 8, 77, 4095}
+    result = representatives(4096, 8, named=(77,))
+    assert result[0] == 0 and result[4095] == 4095 and result[77] == 77
+    assert len(result) == 4096
+    assert set(result.values()) == {0, 1, 7, 8, 77, 4095}
 
 
 def test_each_place_of_a_mesh_has_its_class() -> None:
-    found = representatives(64, 8, mesh=Mesh(dp_shard=4, tp=16))
-    assert found[16] != found[17] != found[31]
-    assert found[16] == found[32]  # both first in dp_shard, in the middle of dp_replicate
+    result = representatives(64, 8, mesh=Mesh(dp_shard=4, tp=16))
+    assert result[16] != result[17] != result[31]
+    assert result[16] == result[32]  # both first in dp_shard, in the middle of dp_replicate
 
 
 def hybrid(world_size: int, shard: int) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -29,39 +29,39 @@ def hybrid(world_size: int, shard: int) -> tuple[tuple[tuple[int, ...], str], ..
     return tuple([(ranks, "dp_replicate") for ranks in columns] + [(ranks, "dp_shard") for ranks in rows])
 
 
-def simulated(rank: int, made: tuple[tuple[tuple[int, ...], str], ...], world_size: int) -> Record:
-    mine = [Group(str(index + 1), ranks, desc) for index, (ranks, desc) in enumerate(made) if rank in ranks]
+def simulated(rank: int, result: tuple[tuple[tuple[int, ...], str], ...], world_size: int) -> Record:
+    mine = [Group(str(index + 1), ranks, desc) for index, (ranks, desc) in enumerate(result) if rank in ranks]
     groups = [Group("0", tuple(range(world_size))), *mine]
     steps = blocking(*(("call", index, "all_reduce", 4) for index in range(len(groups))))
-    one = record(rank, groups, steps)
-    return Record(rank, one.program, one.groups, one.end, new_groups=made)
+    item = record(rank, groups, steps)
+    return Record(rank, item.program, item.groups, item.end, new_groups=result)
 
 
 def test_others_get_their_own_groups() -> None:
-    made = hybrid(16, 4)
+    result = hybrid(16, 4)
     stands_for = representatives(16, 8, mesh=Mesh(dp_shard=4, tp=4))
-    records = {rank: simulated(rank, made, 16) for rank in set(stands_for.values())}
+    records = {rank: simulated(rank, result, 16) for rank in set(stands_for.values())}
     assert replaceable(records.values())
-    found = spread(records, stands_for)
-    assert list(found) == list(range(16))
-    for rank, one in found.items():
-        assert all(rank in group.ranks for group in one.groups)
-        assert one.groups == simulated(rank, made, 16).groups
-    assert match(found.values()).ends
+    value = spread(records, stands_for)
+    assert list(value) == list(range(16))
+    for rank, item in value.items():
+        assert all(rank in group.ranks for group in item.groups)
+        assert item.groups == simulated(rank, result, 16).groups
+    assert match(value.values()).ends
 
 
 def test_ranks_that_send_stand_for_nobody() -> None:
-    one = record(0, [Group("0", (0, 1))], [("send", 0, 1)])
-    assert not replaceable([one])
+    item = record(0, [Group("0", (0, 1))], [("send", 0, 1)])
+    assert not replaceable([item])
     assert entry(0, "send", p2p="send").p2p == "send"
 
 
 @pytest.mark.parametrize("end", [End("raised"), End("exited")])
 def test_an_end_is_shared_too(end: End) -> None:
-    made = hybrid(8, 4)
+    result = hybrid(8, 4)
     stands_for = representatives(8, 8)
-    records = {rank: simulated(rank, made, 8) for rank in set(stands_for.values())}
-    records[1] = Record(1, records[1].program, records[1].groups, end, new_groups=made)
+    records = {rank: simulated(rank, result, 8) for rank in set(stands_for.values())}
+    records[1] = Record(1, records[1].program, records[1].groups, end, new_groups=result)
     assert spread(records, stands_for)[2].end == end
 
 
@@ -72,8 +72,8 @@ def two_stages(rank: int, world_size: int) -> Record:
     groups = [Group("0", tuple(range(world_size))), Group(str(rank % (world_size // 2) + 1), *pipelines[rank % 4])]
     own = Group("8f2c", pipelines[rank % 4][0], "pp_shared")
     message = ("send", 1, 1) if place == 0 else ("recv", 1, 0)
-    one = record(rank, [*groups, own], [message, *blocking(("call", 2, "all_reduce", 4))])
-    return Record(rank, one.program, one.groups, one.end, new_groups=pipelines)
+    item = record(rank, [*groups, own], [message, *blocking(("call", 2, "all_reduce", 4))])
+    return Record(rank, item.program, item.groups, item.end, new_groups=pipelines)
 
 
 def test_a_stage_stands_for_the_same_stage_of_other_pipelines() -> None:
@@ -81,7 +81,7 @@ def test_a_stage_stands_for_the_same_stage_of_other_pipelines() -> None:
     records = {rank: two_stages(rank, 8) for rank in set(stands_for.values())}
     assert not replaceable(records.values()) and replaceable(records.values(), apart=True)
     assert len(records) < 8
-    found = spread(records, stands_for)
-    assert {rank: one.groups[1].ranks for rank, one in found.items()} == {n: (n % 4, n % 4 + 4) for n in range(8)}
-    assert all(one.groups[2].ranks == one.groups[1].ranks for one in found.values())
-    assert match(found.values()).ends
+    result = spread(records, stands_for)
+    assert {rank: value.groups[1].ranks for rank, value in result.items()} == {n: (n % 4, n % 4 + 4) for n in range(8)}
+    assert all(item.groups[2].ranks == item.groups[1].ranks for item in result.values())
+    assert match(result.values()).ends

@@ -39,17 +39,19 @@ def test_only_the_last_calls_are_handed_over_but_all_are_counted() -> None:
 
 
 def test_calls_after_the_stall_are_in_the_whole_history_only() -> None:
-    one = record(4, [WORLD], blocking(("call", 0, "all_reduce", 8), ("call", 0, "all_reduce", 2)))
-    assert len(History(one, RankProgress(1, 0, (0,)), 10).load()[0].calls) == 1
-    assert [call.wire.amounts for call in whole_history(one)] == [(8,), (2,)]
+    item = record(4, [WORLD], blocking(("call", 0, "all_reduce", 8), ("call", 0, "all_reduce", 2)))
+    assert len(History(item, RankProgress(1, 0, (0,)), 10).load()[0].calls) == 1
+    assert [call.wire.amounts for call in whole_history(item)] == [(8,), (2,)]
 
 
 def test_roots_and_peers_are_global_ranks() -> None:
-    one = entry(1, "broadcast")._replace(wire=entry(1, "broadcast").wire._replace(root=1, reduce_op=""))
+    item = entry(1, "broadcast")._replace(wire=entry(1, "broadcast").wire._replace(root=1, reduce_op=""))
     steps: list[Step] = [("send", 1, 1), ("recv", 1, 1)]
-    made = record(4, [WORLD, PAIR], steps)
-    program = made.program.__class__((*made.program.entries, one), made.program.events + (2).to_bytes(4, "little"))
-    (dump,) = History(Record(4, program, made.groups, made.end), RankProgress(3, 1, (0, 1)), 10).load()
+    result = record(4, [WORLD, PAIR], steps)
+    program = result.program.__class__(
+        (*result.program.entries, item), result.program.events + (2).to_bytes(4, "little")
+    )
+    (dump,) = History(Record(4, program, result.groups, result.end), RankProgress(3, 1, (0, 1)), 10).load()
     send, receive, broadcast = dump.calls
     assert (send.p2p, send.peer, send.text) == ("send", 4, "send [1] float32 to 4")
     assert (broadcast.wire.root, broadcast.text) == (4, "broadcast [1] float32 root 4")
@@ -68,27 +70,29 @@ def test_how_ranks_ended() -> None:
     }
     group = Group("0", tuple(ends), "default_pg")
     records = {rank: Record(rank, record(rank, [group], []).program, (group,), end) for rank, end in ends.items()}
-    found = evidence(records, {rank: RankProgress(0, None) for rank in ends}, {"strategy": {"name": "ddp"}})
-    assert found.run is not None and found.run.status is not None
-    assert (found.run.status.state, found.run.get("strategy.name"), found.world_size) == ("failed", "ddp", 6)
-    told = {one.rank: (one.type, one.signal, one.exit_code, one.step) for one in found.errors}
-    assert told == {
+    result = evidence(records, {rank: RankProgress(0, None) for rank in ends}, {"strategy": {"name": "ddp"}})
+    assert result.run is not None and result.run.status is not None
+    assert (result.run.status.state, result.run.get("strategy.name"), result.world_size) == ("failed", "ddp", 6)
+    by_rank = {item.rank: (item.type, item.signal, item.exit_code, item.step) for item in result.errors}
+    assert by_rank == {
         0: ("ValueError", None, None, 2),
         1: ("", "SIGKILL", None, None),
         2: ("", None, 3, None),
     }
-    assert list(found.run.events) == [3], "a good end, of the rank that came to it"
-    assert [(one.rank, one.threads[0].main, one.threads[0].frames[0].line) for one in found.stacks] == [(4, True, 9)]
-    assert [one.rank for one in found.files["simulation"]] == [0, 2, 3, 4, 5], (
+    assert list(result.run.events) == [3], "a good end, of the rank that came to it"
+    assert [(stack.rank, stack.threads[0].main, stack.threads[0].frames[0].line) for stack in result.stacks] == [
+        (4, True, 9)
+    ]
+    assert [item.rank for item in result.files["simulation"]] == [0, 2, 3, 4, 5], (
         "a killed rank without calls left nothing"
     )
 
 
 def test_what_a_rank_wrote_to_standard_error_is_read() -> None:
     text = 'Traceback (most recent call last):\n  File "train.py", line 7, in load\n    read()\nKeyError: 3\n'
-    one = Record(0, record(0, [WORLD], []).program, (WORLD,), End(), errors=text)
-    found = evidence({0: one}, {0: RankProgress(0, None)}, {})
-    assert [(error.rank, error.type, error.frames[0].line) for error in found.errors] == [(0, "KeyError", 7)]
+    item = Record(0, record(0, [WORLD], []).program, (WORLD,), End(), errors=text)
+    result = evidence({0: item}, {0: RankProgress(0, None)}, {})
+    assert [(error.rank, error.type, error.frames[0].line) for error in result.errors] == [(0, "KeyError", 7)]
 
 
 def test_stacks_say_what_is_torchs() -> None:
@@ -102,5 +106,5 @@ def test_fewer_calls_of_each_rank_where_there_are_many() -> None:
     group = Group("0", ranks)
     steps: list[Step] = blocking(*[("call", 0, "all_reduce", 8)] * (module.LAST_CALLS_OF_MANY + 1))
     records = {rank: record(rank, [group], steps if rank else steps[:-2]) for rank in ranks}
-    found = evidence(records, match(records.values()).progress, {})
-    assert len(found.files["simulation"][1].load()[0].calls) == module.LAST_CALLS_OF_MANY
+    result = evidence(records, match(records.values()).progress, {})
+    assert len(result.files["simulation"][1].load()[0].calls) == module.LAST_CALLS_OF_MANY

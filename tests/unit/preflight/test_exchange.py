@@ -107,4 +107,4 @@ def test_parts_and_values_survive_the_way() -> None:
     assert packed([torch.zeros(MAX_BYTES + 1, dtype=torch.uint8, device="meta")]) is None
     target = [torch.zeros(2), torch.zeros(3)]
     fill(target, (to_bytes(torch.ones(2)), to_bytes(torch.ones(2))))
-    assert [one.tolist() for one in target] == [[1, 1], [0, 0, 0]], "what does not fit is left alone"
+    assert [item.tolist() for item in target] == [[1, 1], [0, 0, 0]], "what does not fit is left alone"

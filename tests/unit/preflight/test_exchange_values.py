@@ -23,15 +23,15 @@ MODEL = ["model=custom", "model._target_=tests.unit.preflight.model.Reads", "all
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("values")
     cases = {**HEALTHY, **dict.fromkeys(LENGTHS, (2, 0)), **dict.fromkeys(OTHERS, (3, 0))}
-    asked: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {"script": str(SCRIPT), "script_arguments": [name.partition(",")[0]], "world_size": ranks, "steps": steps}
         for name, (ranks, steps) in cases.items()
     ]
-    asked.append({"overrides": [*MODEL, "strategy=fsdp", "train.global_batch_size=4"], "world_size": 4, "steps": 4})
-    return dict(zip([*cases, "model"], simulate(asked, folder), strict=True))
+    requests.append({"overrides": [*MODEL, "strategy=fsdp", "train.global_batch_size=4"], "world_size": 4, "steps": 4})
+    return dict(zip([*cases, "model"], simulate(requests, folder), strict=True))
 
 
 def line_of(name: str) -> int:
@@ -41,13 +41,13 @@ def line_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", [*HEALTHY, "model"])
-def test_values_that_code_reads_are_right(found: dict[str, dict[str, Any]], name: str) -> None:
-    assert found[name].get("ends"), json.dumps(found[name], indent=1)
+def test_values_that_code_reads_are_right(results: dict[str, dict[str, Any]], name: str) -> None:
+    assert results[name].get("ends"), json.dumps(results[name], indent=1)
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_transfers_of_two_lengths_are_found_at_both_ends(found: dict[str, dict[str, Any]], name: str) -> None:
-    result = found[name]
+def test_transfers_of_two_lengths_are_found_at_both_ends(results: dict[str, dict[str, Any]], name: str) -> None:
+    result = results[name]
     (root,) = result["roots"]
     cause = "hang.all_to_all_splits" if name == "split" else "hang.signature_mismatch"
     assert (root["cause"], root["ranks"]) == (cause, [0, 1]), result
@@ -57,21 +57,21 @@ def test_transfers_of_two_lengths_are_found_at_both_ends(found: dict[str, dict[s
     assert all(text in root["summary"] for text in LENGTHS[name]), root["summary"]
 
 
-def test_where_no_two_ranks_agree_nobody_is_blamed(found: dict[str, dict[str, Any]]) -> None:
-    (root,) = found["root"]["roots"]
+def test_where_no_two_ranks_agree_nobody_is_blamed(results: dict[str, dict[str, Any]]) -> None:
+    (root,) = results["root"]["roots"]
     assert (root["cause"], root["ranks"]) == ("hang.signature_mismatch", []), root
     assert "No two ranks agree" in root["summary"]
 
 
-def test_what_all_ranks_raise_fails_and_does_not_hang(found: dict[str, dict[str, Any]]) -> None:
-    result = found["all raise"]
+def test_what_all_ranks_raise_fails_and_does_not_hang(results: dict[str, dict[str, Any]]) -> None:
+    result = results["all raise"]
     assert (result["ends"], result["hangs"]) == (False, False)
     assert result["answer"].startswith("would fail: ranks 0-2 raised ValueError")
     assert any("The job would fail here." in note for note in result["notes"])
 
 
-def test_a_rank_that_ended_is_in_no_call(found: dict[str, dict[str, Any]]) -> None:
-    result = found["stops"]
+def test_a_rank_that_ended_is_in_no_call(results: dict[str, dict[str, Any]]) -> None:
+    result = results["stops"]
     assert "rank 1 ended" in result["stands"]
     (root,) = result["roots"]
     assert (root["cause"], root["ranks"]) == ("hang.uneven_iterations", [1])

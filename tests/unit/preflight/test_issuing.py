@@ -62,7 +62,7 @@ def test_values_that_are_not_numbers_are_noted_and_spread() -> None:
     assert healthy.isfinite().all() and spoiled.isnan().all()
 
 
-def made(*groups: tuple[list[int], str]) -> list[object]:
+def new_group_calls(*groups: tuple[list[int], str]) -> list[object]:
     with recorded(0, 4) as simulated:
         for ranks, desc in groups:
             made_group(ranks, desc)
@@ -71,10 +71,10 @@ def made(*groups: tuple[list[int], str]) -> list[object]:
 
 
 def test_making_a_group_is_a_call_that_all_ranks_must_make_alike() -> None:
-    ((op, _),) = made(([0, 1], "first"))
+    ((op, _),) = new_group_calls(([0, 1], "first"))
     assert op == NEW_GROUP
-    assert made(([0, 1], "first")) == made(([0, 1], "another name"))
-    others = [made((ranks, "")) for ranks in ([0, 1], [1, 0], [0, 2], [0, 1, 2], [0])]
+    assert new_group_calls(([0, 1], "first")) == new_group_calls(([0, 1], "another name"))
+    others = [new_group_calls((ranks, "")) for ranks in ([0, 1], [1, 0], [0, 2], [0, 1, 2], [0])]
     assert len({str(wires) for wires in others}) == len(others)
 
 

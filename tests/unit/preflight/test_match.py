@@ -30,8 +30,8 @@ def test_equal_programs_end() -> None:
 
 
 def test_a_collective_of_one_rank_only_stands_there() -> None:
-    usual = blocking(("call", 0, "all_reduce", 8))
-    assert pending(both([*usual, ("call", 0, "barrier", 1), ("wait", 1)], usual)) == {0: 1, 1: None}
+    steps = blocking(("call", 0, "all_reduce", 8))
+    assert pending(both([*steps, ("call", 0, "barrier", 1), ("wait", 1)], steps)) == {0: 1, 1: None}
 
 
 def test_other_operation_amount_or_dtype_never_completes() -> None:
@@ -40,8 +40,8 @@ def test_other_operation_amount_or_dtype_never_completes() -> None:
 
 
 def test_amounts_that_may_differ_do_not_matter() -> None:
-    one = blocking(("call", 0, "gather", -1))
-    assert match(both(one, one)).ends
+    steps = blocking(("call", 0, "gather", -1))
+    assert match(both(steps, steps)).ends
 
 
 def test_nothing_completes_in_a_group_after_a_mismatch() -> None:
@@ -156,23 +156,23 @@ def test_work_is_linear_in_the_calls() -> None:
     ranks = tuple(range(64))
     records = [record(rank, [Group("0", ranks)], steps) for rank in ranks]
     records[0] = record(0, [Group("0", ranks)], [*steps, ("call", 0, "barrier", 1), ("wait", 500)])
-    found = match(records)
-    assert found.events == 64 * 1000 + 2
-    assert found.progress[0].pending == 500
+    result = match(records)
+    assert result.events == 64 * 1000 + 2
+    assert result.progress[0].pending == 500
 
 
 def transfer(rank: int, sent: tuple[int, ...], taken: tuple[int, ...]) -> Record:
     """A rank whose only call has these lengths."""
-    one = entry(0, "all_to_all")._replace(sent=sent, taken=taken)
-    return Record(rank, Program((one,), array("i", [0, -1]).tobytes()), (WORLD,), End())
+    item = entry(0, "all_to_all")._replace(sent=sent, taken=taken)
+    return Record(rank, Program((item,), array("i", [0, -1]).tobytes()), (WORLD,), End())
 
 
 def test_what_is_sent_must_be_expected() -> None:
     assert match([transfer(0, (4,), (4,)), transfer(1, (4,), (4,))]).ends
     assert match([transfer(0, (4, 8), (4, 12)), transfer(1, (12, 4), (8, 4))]).ends
-    found = match([transfer(0, (4,), (4,)), transfer(1, (12, 4), (4,))])
-    assert {rank: one.pending for rank, one in found.progress.items()} == {0: 0, 1: 0}
-    assert found.misfit == Misfit(sender=1, receiver=0, sent=12, expected=4, calls=(0, 0))
+    result = match([transfer(0, (4,), (4,)), transfer(1, (12, 4), (4,))])
+    assert {rank: value.pending for rank, value in result.progress.items()} == {0: 0, 1: 0}
+    assert result.misfit == Misfit(sender=1, receiver=0, sent=12, expected=4, calls=(0, 0))
 
 
 def test_equal_ranks_may_misfit_each_other() -> None:

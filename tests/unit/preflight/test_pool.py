@@ -35,7 +35,7 @@ def run(body: Body, ranks: tuple[int, ...] = PAIR, *, live: bool = False, limit_
 def test_equal_programs_are_kept_once() -> None:
     collected = run(lambda exchange: record(exchange.rank), (0, 1, 2))
     assert sorted(collected.records) == [0, 1, 2]
-    assert len({id(one.program) for one in collected.records.values()}) == 1
+    assert len({id(item.program) for item in collected.records.values()}) == 1
 
 
 def test_a_rank_that_needs_a_later_one_runs_again_after_it() -> None:
@@ -54,7 +54,7 @@ def test_ranks_that_need_each_other_end_with_made_up_values() -> None:
         values = exchange.ask((f"of {1 - exchange.rank}",), (1 - exchange.rank,))
         return record(exchange.rank, "none" if values is None else "known")
 
-    assert [one.errors for one in run(body).records.values()] == ["none", "none"]
+    assert [item.errors for item in run(body).records.values()] == ["none", "none"]
 
 
 def test_live_ranks_exchange_values_while_they_run() -> None:
@@ -64,7 +64,7 @@ def test_live_ranks_exchange_values_while_they_run() -> None:
         return record(exchange.rank, "" if values is None else values[0].decode())
 
     collected = run(body, live=True)
-    assert {rank: one.errors for rank, one in collected.records.items()} == {0: "1", 1: "0"}
+    assert {rank: value.errors for rank, value in collected.records.items()} == {0: "1", 1: "0"}
 
 
 def test_live_ranks_that_all_wait_are_set_adrift() -> None:
@@ -72,7 +72,7 @@ def test_live_ranks_that_all_wait_are_set_adrift() -> None:
         values = exchange.ask(("never",), (1 - exchange.rank,))
         return record(exchange.rank, f"{values} {exchange.adrift}")
 
-    assert {one.errors for one in run(body, live=True).records.values()} == {"None True"}
+    assert {item.errors for item in run(body, live=True).records.values()} == {"None True"}
 
 
 def test_a_process_that_dies_is_a_killed_rank() -> None:

@@ -14,9 +14,9 @@ def offer(rank: int, how: How, *parts: torch.Tensor, op: str = "SUM", root: int 
     return Offer(KEY, rank, (4, 7), (agreed,), how, op, root, takers, dtypes, tuple(to_bytes(part) for part in parts))
 
 
-def taken(one: Offer, other: Offer, rank: int) -> list[list[float]]:
+def taken(offer: Offer, other: Offer, rank: int) -> list[list[float]]:
     table = Results()
-    table.put(one)
+    table.put(offer)
     assert not table.complete(KEY, (4, 7))
     table.put(other)
     assert table.complete(KEY, (4, 7))

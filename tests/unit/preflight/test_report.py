@@ -18,7 +18,7 @@ WORLD = Group("0", (0, 1), "default_pg")
 STEP: Step = ("call", 0, "all_reduce", 8)
 
 
-def found(last: int = 2, steps: int = 2, note: str = "", tried: tuple[Tried, ...] = ()) -> Preflight:
+def preflight_of(last: int = 2, steps: int = 2, note: str = "", tried: tuple[Tried, ...] = ()) -> Preflight:
     """Rank 0 makes two calls, rank 1 makes `last`."""
     records = {
         rank: Record(rank, record(rank, [WORLD], blocking(*[STEP] * calls)).program, (WORLD,), End())
@@ -28,32 +28,34 @@ def found(last: int = 2, steps: int = 2, note: str = "", tried: tuple[Tried, ...
     return Preflight(job, judge(records, {}, job.source), 2, steps, 1.25, tried)
 
 
-def shown(made: Preflight, **values: Any) -> str:
-    return terminal.render(document(made, **values), columns=None, colour=False)
+def shown(preflight: Preflight, **values: Any) -> str:
+    return terminal.render(document(preflight, **values), columns=None, colour=False)
 
 
 def test_a_job_that_ends_says_what_that_is_based_on() -> None:
-    assert answer(found()) == (
+    assert answer(preflight_of()) == (
         "would finish: every rank completes (2 ranks, all simulated; 2 steps, 8 calls and waits; 1.2 s)"
     )
-    assert "to its own end" in answer(found(steps=0))
-    page = html.render(document(found(note="The model's widths are reduced.")))
+    assert "to its own end" in answer(preflight_of(steps=0))
+    page = html.render(document(preflight_of(note="The model's widths are reduced.")))
     for text in (*(text.split(":")[0] for text in PROVEN.values()), "What was changed"):
         assert text in page
-    assert "page" in shown(found(), page="/tmp/x.html") and "/tmp/x.html" in shown(found(), page="/tmp/x.html")
+    assert "page" in shown(preflight_of(), page="/tmp/x.html") and "/tmp/x.html" in shown(
+        preflight_of(), page="/tmp/x.html"
+    )
 
 
 def test_some_ranks_stand_for_the_others() -> None:
-    made = found()
-    few = Preflight(made.job, made.verdict, 1, 2, 1.0)
+    preflight = preflight_of()
+    few = Preflight(preflight.job, preflight.verdict, 1, 2, 1.0)
     assert "1 of them simulated, one of each class" in answer(few)
 
 
 def test_a_job_that_would_hang_says_where() -> None:
-    made = found(last=1)
-    assert answer(made).startswith("would hang: rank 0 in all_reduce at train.py:12; rank 1 ended (")
-    assert answer(made) in shown(made)
-    assert "hang." in shown(made)
+    preflight = preflight_of(last=1)
+    assert answer(preflight).startswith("would hang: rank 0 in all_reduce at train.py:12; rank 1 ended (")
+    assert answer(preflight) in shown(preflight)
+    assert "hang." in shown(preflight)
 
 
 HERE = Waiting("all_reduce", "/job/look at this/train.py:12")
@@ -66,7 +68,7 @@ TRIED = (
 
 @pytest.mark.parametrize("last", [1, 2])
 def test_injected_failures_are_rows_whatever_the_job_does(last: int) -> None:
-    text = shown(found(last, tried=TRIED))
+    text = shown(preflight_of(last, tried=TRIED))
     assert "What if rank 1 fails" in text
     for row in (
         "hang.uneven_iterations",
@@ -79,10 +81,15 @@ def test_injected_failures_are_rows_whatever_the_job_does(last: int) -> None:
 
 
 def test_json_is_complete() -> None:
-    made = json.loads(jsonform.text(as_json(found(last=1, tried=TRIED))))
-    assert (made["schema"], made["ends"], made["hangs"], made["world_size"]) == ("dtk.preflight/1", False, True, 2)
-    assert made["stands"].startswith("rank 0 in all_reduce") and made["report"]["root_causes"]
-    assert [row["hangs"] for row in made["what_if"]] == [True, None, False]
-    assert made["what_if"][0]["where"] == "all_reduce at /job/look at this/train.py:12"
-    assert made["what_if"][2]["where"] == ""
-    assert as_json(found())["report"] is None
+    output = json.loads(jsonform.text(as_json(preflight_of(last=1, tried=TRIED))))
+    assert (output["schema"], output["ends"], output["hangs"], output["world_size"]) == (
+        "dtk.preflight/1",
+        False,
+        True,
+        2,
+    )
+    assert output["stands"].startswith("rank 0 in all_reduce") and output["report"]["root_causes"]
+    assert [row["hangs"] for row in output["what_if"]] == [True, None, False]
+    assert output["what_if"][0]["where"] == "all_reduce at /job/look at this/train.py:12"
+    assert output["what_if"][2]["where"] == ""
+    assert as_json(preflight_of())["report"] is None

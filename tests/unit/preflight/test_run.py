@@ -27,8 +27,8 @@ VARIANTS: dict[str, list[str]] = {
 }
 
 
-def jobs(*wanted: tuple[int | None, list[str]], **more: Any) -> list[dict[str, Any]]:
-    return [{"overrides": overrides, "world_size": world_size, **more} for world_size, overrides in wanted]
+def jobs(*variants: tuple[int | None, list[str]], **more: Any) -> list[dict[str, Any]]:
+    return [{"overrides": overrides, "world_size": world_size, **more} for world_size, overrides in variants]
 
 
 def check_fault(name: str, result: dict[str, Any]) -> None:
@@ -62,64 +62,64 @@ def test_a_default_batch_that_was_replaced_is_named(
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("jobs")
-    wanted = {
+    expected = {
         **{name: (None, [f"fault={name}", "launcher.device=cpu"]) for name in FAULTS},
         **{name: (size, [*TINY, *overrides]) for name, (size, overrides) in HEALTHY.items()},
         "classes": (512, [*TINY, "strategy=hsdp", "strategy.dp_shard=8", "strategy.dp_replicate=64"]),
     }
-    wanted["classes"][1].append("train.global_batch_size=512")
-    asked = jobs(*wanted.values())
-    asked += jobs(*((2, [*TINY, "strategy=fsdp", f"fault={name}"]) for name in EARLY))
-    asked += jobs(*((size, [*TINY, "strategy=fsdp"]) for size in (4, 2)), what_if=True)
-    results = simulate(asked, folder)
+    expected["classes"][1].append("train.global_batch_size=512")
+    requests = jobs(*expected.values())
+    requests += jobs(*((2, [*TINY, "strategy=fsdp", f"fault={name}"]) for name in EARLY))
+    requests += jobs(*((size, [*TINY, "strategy=fsdp"]) for size in (4, 2)), what_if=True)
+    results = simulate(requests, folder)
     assert not list(folder.iterdir()), "a preflight left files"
-    return dict(zip([*wanted, *EARLY, "what_if", "what_if of 2"], results, strict=True))
+    return dict(zip([*expected, *EARLY, "what_if", "what_if of 2"], results, strict=True))
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_found(found: dict[str, dict[str, Any]], name: str) -> None:
-    check_fault(name, found[name])
+def test_faults_are_found(results: dict[str, dict[str, Any]], name: str) -> None:
+    check_fault(name, results[name])
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_jobs_pass(found: dict[str, dict[str, Any]], name: str) -> None:
-    assert found[name].get("ends"), found[name]
+def test_healthy_jobs_pass(results: dict[str, dict[str, Any]], name: str) -> None:
+    assert results[name].get("ends"), results[name]
 
 
-def test_a_few_ranks_stand_for_many(found: dict[str, dict[str, Any]]) -> None:
-    assert found["classes"].get("ends"), found["classes"]
-    assert found["classes"]["simulated"] < 20
+def test_a_few_ranks_stand_for_many(results: dict[str, dict[str, Any]]) -> None:
+    assert results["classes"].get("ends"), results["classes"]
+    assert results["classes"]["simulated"] < 20
 
 
-def test_what_if(found: dict[str, dict[str, Any]]) -> None:
-    assert found["what_if"]["ends"], found["what_if"]
-    tried = {fault: (hangs, cause) for fault, hangs, cause, *_ in found["what_if"]["tried"]}
+def test_what_if(results: dict[str, dict[str, Any]]) -> None:
+    assert results["what_if"]["ends"], results["what_if"]
+    tried = {fault: (hangs, cause) for fault, hangs, cause, *_ in results["what_if"]["tried"]}
     assert tried["uneven_batches"] == tried["early_stop"] == (True, "hang.uneven_iterations")
     assert tried["unused_parameters"] == (True, "hang.unused_parameters")
     assert tried["exception"] == (True, "hang.rank_raised")
     assert tried["nan_on_one_rank"] == (False, "")  # every rank sees the same sum
     assert tried["resume"] == (True, "hang.uneven_iterations")
-    places = {fault: where for fault, _, _, where, _ in found["what_if"]["tried"]}
+    places = {fault: where for fault, _, _, where, _ in results["what_if"]["tried"]}
     waits = {fault: where.partition(" at ")[::2] for fault, where in places.items() if where}
     assert set(waits) == {"uneven_batches", "early_stop", "unused_parameters", "exception", "resume"}
     for fault, (call, at) in waits.items():
         assert call.startswith(("all_", "reduce_", "broadcast", "gather", "scatter", "barrier")), (fault, call)
         assert "/dtk/faults/" not in at and source_line(at).strip(), (fault, at)
-    assert waits["exception"][0] in source_of_the_waiting(found["what_if"], "exception")
+    assert waits["exception"][0] in source_of_the_waiting(results["what_if"], "exception")
 
 
 @pytest.mark.parametrize("fault", EARLY)
-def test_one_of_two_ranks_that_ends_early_has_one_cause(found: dict[str, dict[str, Any]], fault: str) -> None:
-    (root,) = found[fault]["roots"]
-    assert (root["cause"], tuple(root["ranks"])) == ("hang.uneven_iterations", (1,)), found[fault]
-    causes = {name: cause for name, _, cause, *_ in found["what_if of 2"]["tried"]}
+def test_one_of_two_ranks_that_ends_early_has_one_cause(results: dict[str, dict[str, Any]], fault: str) -> None:
+    (root,) = results[fault]["roots"]
+    assert (root["cause"], tuple(root["ranks"])) == ("hang.uneven_iterations", (1,)), results[fault]
+    causes = {name: cause for name, _, cause, *_ in results["what_if of 2"]["tried"]}
     assert causes[fault] == root["cause"]
 
 
-def test_what_if_has_the_same_causes_with_two_ranks(found: dict[str, dict[str, Any]]) -> None:
-    two, four = ([one[:3] for one in found[name]["tried"]] for name in ("what_if of 2", "what_if"))
+def test_what_if_has_the_same_causes_with_two_ranks(results: dict[str, dict[str, Any]]) -> None:
+    two, four = ([item[:3] for item in results[name]["tried"]] for name in ("what_if of 2", "what_if"))
     assert two == four
 
 
@@ -138,16 +138,16 @@ def source_line(place: str) -> str:
 @pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_every_fault_of_the_truth_table(tmp_path: Path) -> None:
-    asked = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in SWEEP), limit_s=30.0)
-    for name, result in zip(SWEEP, simulate(asked, tmp_path), strict=True):
+    requests = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in SWEEP), limit_s=30.0)
+    for name, result in zip(SWEEP, simulate(requests, tmp_path), strict=True):
         check_fault(name, result)
 
 
 @pytest.mark.extended
 def test_faults_that_hang_nobody_pass(tmp_path: Path) -> None:
     names = [name for name, truth in TRUTH.items() if truth.ending == "finished"]
-    asked = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in names))
-    for name, result in zip(names, simulate(asked, tmp_path), strict=True):
+    requests = jobs(*((None, [f"fault={name}", "launcher.device=cpu"]) for name in names))
+    for name, result in zip(names, simulate(requests, tmp_path), strict=True):
         assert result.get("ends"), (name, result)
 
 
@@ -159,6 +159,6 @@ def test_no_false_alarm(tmp_path: Path, world_size: int) -> None:
     strategies["hsdp"] += [f"strategy.dp_shard={world_size // 2}", "strategy.dp_replicate=2"]
     cases = [(name, variant) for name in strategies for variant in VARIANTS]
     batch = f"train.global_batch_size={8 * world_size}"
-    asked = jobs(*((world_size, [*TINY, batch, *strategies[name], *VARIANTS[variant]]) for name, variant in cases))
-    for case, result in zip(cases, simulate(asked, tmp_path), strict=True):
+    requests = jobs(*((world_size, [*TINY, batch, *strategies[name], *VARIANTS[variant]]) for name, variant in cases))
+    for case, result in zip(cases, simulate(requests, tmp_path), strict=True):
         assert result.get("ends"), (case, result)

@@ -47,9 +47,9 @@ def jobs(cases: dict[str, int]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("scripts")
-    cases = {**{name: one.steps for name, one in WRONG.items()}, **dict.fromkeys(HEALTHY, 0), "no_group": 2}
+    cases = {**{name: value.steps for name, value in WRONG.items()}, **dict.fromkeys(HEALTHY, 0), "no_group": 2}
     results = simulate(jobs(cases), folder)
     assert not list(folder.iterdir()), "a preflight left files"
     return dict(zip(cases, results, strict=True))
@@ -62,8 +62,8 @@ def line_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_found_before_the_run(found: dict[str, dict[str, Any]], name: str) -> None:
-    check(name, WRONG[name], found[name])
+def test_found_before_the_run(results: dict[str, dict[str, Any]], name: str) -> None:
+    check(name, WRONG[name], results[name])
 
 
 @pytest.mark.extended
@@ -84,12 +84,12 @@ def check(name: str, wrong: Wrong, result: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_nothing_is_said_of_a_healthy_script(found: dict[str, dict[str, Any]], name: str) -> None:
-    assert found[name]["ends"], found[name]
+def test_nothing_is_said_of_a_healthy_script(results: dict[str, dict[str, Any]], name: str) -> None:
+    assert results[name]["ends"], results[name]
 
 
-def test_a_script_without_a_group(found: dict[str, dict[str, Any]]) -> None:
-    assert "never calls torch.distributed.init_process_group" in found["no_group"]["error"]
+def test_a_script_without_a_group(results: dict[str, dict[str, Any]]) -> None:
+    assert "never calls torch.distributed.init_process_group" in results["no_group"]["error"]
 
 
 def test_wrong_lines_are_marked_once() -> None:

@@ -41,8 +41,8 @@ def test_a_value_of_a_later_rank_is_missed() -> None:
 
 def test_waiting_fetches_the_results_of_the_group_up_to_its_own() -> None:
     values = [torch.tensor([value]) for value in (7, 8, 9)]
-    known = {("group", n): offer(("group", n), value) for n, value in enumerate(values)}
-    exchange, outputs = Exchange(1, offers=known), [torch.zeros(1, dtype=torch.int64) for _ in values]
+    expected = {("group", n): offer(("group", n), value) for n, value in enumerate(values)}
+    exchange, outputs = Exchange(1, offers=expected), [torch.zeros(1, dtype=torch.int64) for _ in values]
     due: list[Expected] = []
     works = []
     for number, output in enumerate(outputs):

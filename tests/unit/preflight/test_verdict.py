@@ -15,11 +15,11 @@ RAISED = RankError(
 
 def records(*ends: End, last: int = 0) -> dict[int, Record]:
     """Two calls of each rank; the last rank makes `last` calls only."""
-    found = {}
+    by_rank = {}
     for rank, end in enumerate(ends):
         calls = blocking(*[STEP] * (last if rank == len(ends) - 1 else 2))
-        found[rank] = Record(rank, record(rank, [WORLD], calls).program, (WORLD,), end)
-    return found
+        by_rank[rank] = Record(rank, record(rank, [WORLD], calls).program, (WORLD,), end)
+    return by_rank
 
 
 def test_a_job_that_ends() -> None:

@@ -18,10 +18,10 @@ EXTRA: Step = ("call", 0, "barrier", -1)
 
 
 def ranks(majority: list[Step], minority: list[Step], who: int = 2) -> dict[int, Record]:
-    found = {rank: record(rank, [WORLD], blocking(*majority)) for rank in RANKS if rank != who}
-    shared = next(iter(found.values())).program
-    found = {rank: dataclasses.replace(one, program=shared) for rank, one in found.items()}
-    return dict(sorted({**found, who: record(who, [WORLD], blocking(*minority))}.items()))
+    by_rank = {rank: record(rank, [WORLD], blocking(*majority)) for rank in RANKS if rank != who}
+    shared = next(iter(by_rank.values())).program
+    by_rank = {rank: dataclasses.replace(value, program=shared) for rank, value in by_rank.items()}
+    return dict(sorted({**by_rank, who: record(who, [WORLD], blocking(*minority))}.items()))
 
 
 def test_the_minority_and_the_call_that_it_adds() -> None:
@@ -54,14 +54,14 @@ def test_sends_and_receives_are_no_part_of_the_comparison() -> None:
 
 
 def test_lengths_that_do_not_fit() -> None:
-    one = entry(0, "all_to_all", 2)._replace(sent=(4,), taken=(4,))
+    item = entry(0, "all_to_all", 2)._replace(sent=(4,), taken=(4,))
     pair = Group("0", (0, 1), "default_pg")
     records = {
         rank: dataclasses.replace(
             record(rank, [pair], blocking(EXTRA)),
             program=dataclasses.replace(record(rank, [pair], blocking(EXTRA)).program, entries=(call,)),
         )
-        for rank, call in ((0, one), (1, one._replace(sent=(12, 4), sizes="[[4]]")))
+        for rank, call in ((0, item), (1, item._replace(sent=(12, 4), sizes="[[4]]")))
     }
     outcome = match(records.values())
     divergence = divergence_of(records, outcome.misfit)
@@ -78,15 +78,15 @@ def test_stages_that_send_another_number_of_messages() -> None:
     def stage(rank: int, p2p: str, messages: int) -> Record:
         steps = [1, 1, *[2] * messages]
         calls = [entry(0, p2p, p2p=p2p, peer=1 - rank)._replace(step=step) for step in steps]
-        made = [*calls, entry(0, "all_reduce")._replace(step=2)]
-        entries = tuple(dict.fromkeys(made))
-        events = [event for number, call in enumerate(made) for event in (entries.index(call), -1 - number)]
+        result = [*calls, entry(0, "all_reduce")._replace(step=2)]
+        entries = tuple(dict.fromkeys(result))
+        events = [event for number, call in enumerate(result) for event in (entries.index(call), -1 - number)]
         return Record(rank, Program(entries, array("i", events).tobytes()), (pair,), End())
 
     records = {0: stage(0, "recv", 2), 1: stage(1, "send", 1)}
     outcome = match(records.values())
-    found = evidence(records, outcome.progress, {}, Mesh(pp=2))
-    (root,) = explain(found, divergence_of(records, outcome.misfit), "a test").root_causes
+    value = evidence(records, outcome.progress, {}, Mesh(pp=2))
+    (root,) = explain(value, divergence_of(records, outcome.misfit), "a test").root_causes
     assert (root.cause, root.ranks) == ("hang.pipeline_mismatch", (1,))
     (root,) = explain(evidence(records, outcome.progress, {}), None, "a script").root_causes
     assert root.cause == "hang.p2p_cycle", "of a script nobody says which ranks are stages"
@@ -99,9 +99,9 @@ def test_the_report_names_the_cause_the_ranks_and_the_line() -> None:
     (root,) = report.root_causes
     assert (root.cause, root.ranks, root.victims) == ("hang.conditional_collective", (2,), (0, 1, 3))
     assert (root.where[0].file, root.where[0].line) == ("/job/train.py", 14)
-    assert [one.file for one in root.evidence] == ["simulated rank 0", "simulated rank 2"]
+    assert [item.file for item in root.evidence] == ["simulated rank 0", "simulated rank 2"]
     assert (report.source, report.outcome, report.world_size) == ("a test", "hung", 4)
-    assert [(one.kind, one.ranks_present, one.ranks_expected) for one in report.coverage] == [("simulation", 4, 4)]
+    assert [(row.kind, row.ranks_present, row.ranks_expected) for row in report.coverage] == [("simulation", 4, 4)]
 
 
 def test_without_whole_programs_the_calls_up_to_the_stall_decide() -> None:

@@ -23,9 +23,9 @@ STEP: Step = ("call", 0, "all_reduce", 8)
 def records(*calls: int, end: End | None = None) -> dict[int, Record]:
     """How many calls each rank makes; `end` is that of rank 1."""
     return {
-        rank: Record(rank, record(rank, [WORLD], blocking(*[STEP] * count)).program, (WORLD,), made)
+        rank: Record(rank, record(rank, [WORLD], blocking(*[STEP] * count)).program, (WORLD,), result)
         for rank, count in enumerate(calls)
-        for made in [end if end is not None and rank == 1 else End()]
+        for result in [end if end is not None and rank == 1 else End()]
     }
 
 
@@ -38,10 +38,10 @@ def test_an_injected_failure_is_a_fault_of_one_rank_within_the_steps(failure: ob
 
 
 def test_others_that_wait_are_told_with_the_cause() -> None:
-    found = _tried(INJECTED_FAILURES[4], 1, judge(records(2, 1, 2, end=End("exited")), {}, "a test"))
-    assert found.hangs and found.cause.startswith("hang.")
-    assert found.where == Waiting("all_reduce", "/job/train.py:12")
-    assert found.stands.startswith("ranks 0,2 in all_reduce")
+    tried = _tried(INJECTED_FAILURES[4], 1, judge(records(2, 1, 2, end=End("exited")), {}, "a test"))
+    assert tried.hangs and tried.cause.startswith("hang.")
+    assert tried.where == Waiting("all_reduce", "/job/train.py:12")
+    assert tried.stands.startswith("ranks 0,2 in all_reduce")
 
 
 def test_a_job_that_ends_or_only_fails_does_not_hang() -> None:
@@ -65,5 +65,5 @@ def test_a_branch_of_the_users_own_model_is_not_guessed() -> None:
         reads=True,
     )
     branch = next(failure for failure in INJECTED_FAILURES if failure.fault == "unused_parameters")
-    found = trial.inject(branch)
-    assert found.skipped and not found.hangs
+    result = trial.inject(branch)
+    assert result.skipped and not result.hangs

@@ -50,13 +50,13 @@ def objects(rank: int, size: int) -> None:
     mine = {"rank": rank, "text": "x" * 100 * rank}
     everybody: list[dict[str, int | str] | None] = [None] * size
     dist.all_gather_object(everybody, mine)
-    assert [one["rank"] for one in everybody if one] == list(range(size))
+    assert [item["rank"] for item in everybody if item] == list(range(size))
     some: list[dict[str, int | str] | None] | None = [None] * size if rank == 1 else None
     dist.gather_object(mine, some, dst=1)
-    assert some is None or [one["rank"] for one in some if one] == list(range(size))
-    told = [rank, "x" * rank]
-    dist.broadcast_object_list(told, src=size - 1)
-    assert told[0] == size - 1
+    assert some is None or [item["rank"] for item in some if item] == list(range(size))
+    text = [rank, "x" * rank]
+    dist.broadcast_object_list(text, src=size - 1)
+    assert text[0] == size - 1
     got: list[int | None] = [None]
     dist.scatter_object_list(got, [10 + other for other in range(size)] if rank == 1 else None, src=1)
     assert got == [10 + rank]
@@ -107,7 +107,7 @@ def main(case: str) -> None:
         dist.all_gather([torch.empty(1) for _ in range(size)], torch.ones(1 + (rank == 1)))  # wrong: gathered
     if case == "scattered":
         lengths = [2, 2] if rank == 0 else [1, 3]
-        dist.reduce_scatter(torch.empty(lengths[rank]), [torch.ones(one) for one in lengths])  # wrong: scattered
+        dist.reduce_scatter(torch.empty(lengths[rank]), [torch.ones(length) for length in lengths])  # wrong: scattered
     if case == "sent" and rank == 1:
         dist.send(torch.ones(3), 0)  # wrong: sent
     if case == "sent" and rank == 0:

@@ -28,8 +28,8 @@ def run(code: str) -> "subprocess.CompletedProcess[str]":
 def test_a_child_that_ends_well_has_its_output_written_and_runs_nothing_more() -> None:
     done = run("import atexit\natexit.register(print, 'late')\nrun_child(lambda: (send_record(step=3), print('end')))")
     assert done.returncode == 0
-    told, rest = done.stdout.splitlines()
-    assert json.loads(told) == {"step": 3} and rest == "end", "gloo's threads may abort what comes later"
+    text, rest = done.stdout.splitlines()
+    assert json.loads(text) == {"step": 3} and rest == "end", "gloo's threads may abort what comes later"
 
 
 def test_what_went_wrong_is_told_in_one_line_and_traced() -> None:

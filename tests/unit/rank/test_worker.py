@@ -69,11 +69,11 @@ def test_a_rank_that_cannot_meet_the_others_leaves_what_went_wrong(tmp_path: Pat
         raise AssertionError("DataLoader worker is killed by signal")
 
     failures: list[str] = []
-    usual = signal.signal(signal.SIGCHLD, raising)
+    text = signal.signal(signal.SIGCHLD, raising)
     monkeypatch.setattr(worker.StopRequest, "install", lambda self, own_launcher: None)
     job = Job(tmp_path, 0, 0, 0, 1, "cpu", "gloo", 0, own_launcher=False)
     settings = config(record=schema.RecordConfig(level="off"), watch=schema.WatchConfig(enabled=False))
     code = worker.work(settings, job, Refusing(), on_failure=worker_dies_meanwhile)  # type: ignore[arg-type]
-    signal.signal(signal.SIGCHLD, usual)
+    signal.signal(signal.SIGCHLD, text)
     assert (code, failures) == (1, ["told"])
     assert RunPaths(tmp_path).error(0, 0).is_file()

@@ -57,9 +57,9 @@ def make_config():
 @pytest.fixture
 def log(tmp_path):
     """Recording in this process, with a group of one rank."""
-    made = Ring(tmp_path / "rank_00000.ring", 0, 1, 0)
-    made.start()
-    log = CollectiveLog(made)
+    ring = Ring(tmp_path / "rank_00000.ring", 0, 1, 0)
+    ring.start()
+    log = CollectiveLog(ring)
     wrappers.install(log)
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield log

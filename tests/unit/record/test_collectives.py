@@ -25,9 +25,9 @@ def make(tmp_path):
     """Ring and log of a rank."""
 
     def make(rank):
-        made = Ring(tmp_path / f"rank_{rank:05d}.ring", rank, 3, 0)
-        made.start()
-        return CollectiveLog(made)
+        ring = Ring(tmp_path / f"rank_{rank:05d}.ring", rank, 3, 0)
+        ring.start()
+        return CollectiveLog(ring)
 
     return make
 

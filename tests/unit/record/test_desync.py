@@ -60,14 +60,14 @@ def place(rank, what):
 
 def called(rank, *calls, position=5):
     """The calls of a rank up to `position`, each with its line."""
-    made = [
+    result = [
         Call(
             GroupKey("dtk", "0", "default_pg"), seq, Described(Wire(what, (), ()), what), True, float(seq),
             stack=(Frame("/job/train.py", line, ""),), step=3, region="backward",
         )
         for seq, (what, line) in enumerate(calls, position - len(calls) + 1)
     ]  # fmt: skip
-    return Called(rank, "0:pg", hash(calls[-1][0]), made)
+    return Called(rank, "0:pg", hash(calls[-1][0]), result)
 
 
 def test_the_minority_is_blamed():
@@ -116,9 +116,9 @@ def test_a_rank_that_does_not_answer_is_blamed():
 def test_ranks_part_where_equal_calls_come_from_other_lines():
     """A call that one rank adds may look like the one its peers make there; the calls differ only later."""
     same = [("all_gather [8]", 5), ("all_reduce [8]", 6)]
-    usual = [*same, ("all_reduce scalar", 9), ("all_gather [8]", 5)]
-    odd = [*same, ("all_reduce scalar", 7), ("all_reduce scalar", 9)]
-    ranks = {0: usual, 1: odd, 2: usual}
+    original = [*same, ("all_reduce scalar", 9), ("all_gather [8]", 5)]
+    uneven = [*same, ("all_reduce scalar", 7), ("all_reduce scalar", 9)]
+    ranks = {0: original, 1: uneven, 2: original}
     verdict = desync([called(rank, *calls, position=14) for rank, calls in ranks.items()], 14, 0, 9.0)
     assert (verdict.position, verdict.culprits) == (13, [1])
     assert verdict.reason == (

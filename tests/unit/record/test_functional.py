@@ -48,7 +48,7 @@ ENDS = ("# extra", "# next")
 
 
 def records(log):
-    return [one for one in parse(log.ring.snapshot()).records if not one.is_p2p]
+    return [record for record in parse(log.ring.snapshot()).records if not record.is_p2p]
 
 
 def line_of(text):
@@ -91,19 +91,19 @@ def test_on_the_wire_they_are_what_torch_distributed_calls(log):
             lambda: dist.all_to_all_single(torch.empty(6), value, [6], [6]),
         ),
     ]
-    for made, same in pairs:
-        functional.wait_tensor(made())
+    for result, same in pairs:
+        functional.wait_tensor(result())
         same()
-        one, other = records(log)[-2:]
-        assert (one.op, one.signature, one.amount, one.splits) == (
+        first, other = records(log)[-2:]
+        assert (first.op, first.signature, first.amount, first.splits) == (
             other.op,
             other.signature,
             other.amount,
             other.splits,
         )
-        assert one.seq + 1 == other.seq
+        assert first.seq + 1 == other.seq
     functional.wait_tensor(functional.all_reduce(value, "max", world))
-    assert records(log)[-1].signature not in {one.signature for one in records(log)[:-1]}
+    assert records(log)[-1].signature not in {item.signature for item in records(log)[:-1]}
     assert log.sound
 
 
@@ -163,22 +163,22 @@ def test_tracing_is_left_alone(log):
 
     values = torch.ones(4, 4), torch.ones(4, 4)
     expected = step(*values)
-    seen = [(one.op, one.signature) for one in records(log)]
+    seen = [(item.op, item.signature) for item in records(log)]
     assert len(seen) == 2
     with FakeTensorMode():
         functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD).sum()
     traced = torch.fx.experimental.proxy_tensor.make_fx(step, tracing_mode="fake")(*values)
     assert len(records(log)) == 2, "a fake call was recorded"
     assert traced(*values) == expected
-    told = torch._dynamo.explain(step)(*values)
-    assert (told.graph_break_count, told.graph_count) == (0, 1)
+    text = torch._dynamo.explain(step)(*values)
+    assert (text.graph_break_count, text.graph_count) == (0, 1)
     before = len(records(log))
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     for _ in range(2):
         assert compiled(*values) == expected
-    made = records(log)[before:]
-    assert [(one.op, one.signature) for one in made] == 2 * seen
-    assert {(one.file, one.function.rpartition(".")[2]) for one in made} == {(__file__, "step")}
+    result = records(log)[before:]
+    assert [(item.op, item.signature) for item in result] == 2 * seen
+    assert {(item.file, item.function.rpartition(".")[2]) for item in result} == {(__file__, "step")}
 
 
 def test_kernels_are_given_back(log, monkeypatch):
@@ -212,7 +212,7 @@ def test_a_mismatch_is_explained_though_both_ranks_were_killed(tmp_path, child):
         process.send_signal(signal.SIGKILL)
         process.wait()
     last = [RingFile(path, "", rank, Limits()).read().records[-1] for rank, path in enumerate(paths)]
-    assert [(one.op, one.input_sizes, one.state) for one in last] == [
+    assert [(item.op, item.input_sizes, item.state) for item in last] == [
         ("all_gather_into_tensor", "[[4,4]]", "started"),
         ("all_reduce", "[[16]]", "started"),
     ]

@@ -109,7 +109,7 @@ def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     beat = HeartbeatFile(tmp_path / "rank_00000.json", 0)
     beat.start()
     beat.begin_step(9)
-    while (found := read_heartbeat(beat.path)) is None or found.step != 9:
+    while (result := read_heartbeat(beat.path)) is None or result.step != 9:
         time.sleep(0.01)
     beat.close("end")
 

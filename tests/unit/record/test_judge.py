@@ -38,8 +38,8 @@ def test_ranks_on_one_way_do_not_differ_however_far_each_is(calls: list[str], co
 
 
 @given(CALLS, CALLS, CALLS)
-def test_the_first_differing_call_of_two_ranks_is_found(same: list[str], one: list[str], other: list[str]) -> None:
-    ours, theirs = same + one, same + other
+def test_the_first_differing_call_of_two_ranks_is_found(same: list[str], item: list[str], other: list[str]) -> None:
+    ours, theirs = same + item, same + other
     shorter = min(len(ours), len(theirs))
     expected = next((n + 1 for n in range(shorter) if ours[n] != theirs[n]), None)
     assert first_difference({0: published(ours, 64), 1: published(theirs, 64)}) == expected
@@ -48,13 +48,13 @@ def test_the_first_differing_call_of_two_ranks_is_found(same: list[str], one: li
 @pytest.mark.parametrize("mute", [0, 1])
 def test_a_rank_that_stood_still_before_its_first_report_is_known_to_be_there(mute: int) -> None:
     store, judge = HashStore(), Judge(2)
-    told = {"tick": 1, "idle_s": 5.0, "stepping": True, "leaving": "", "sound": True, "groups": {}}
-    store.set(f"rank/{1 - mute}", json.dumps(told))
+    text = {"tick": 1, "idle_s": 5.0, "stepping": True, "leaving": "", "sound": True, "groups": {}}
+    store.set(f"rank/{1 - mute}", json.dumps(text))
     for _ in range(5):
         judge.read(store, 1.0, 5.0)
     assert judge.staying() == [0, 1]
-    found = judge.find(limit_s=4.0, first_limit_s=600.0)
-    assert found is not None and found["kind"] == "stall"
+    result = judge.find(limit_s=4.0, first_limit_s=600.0)
+    assert result is not None and result["kind"] == "stall"
 
 
 @pytest.mark.parametrize("stepping", [False, True])
@@ -63,26 +63,26 @@ def test_a_quarter_of_an_hour_of_one_ranks_work_is_no_stall(stepping: bool) -> N
     store, judge, limits = HashStore(), Judge(4), WatchConfig()
 
     def tell(rank: int, tick: int, idle_s: float) -> None:
-        told = {"tick": tick, "idle_s": idle_s, "stepping": stepping, "leaving": "", "sound": True, "groups": {}}
-        store.set(f"rank/{rank}", json.dumps(told))
+        text = {"tick": tick, "idle_s": idle_s, "stepping": stepping, "leaving": "", "sound": True, "groups": {}}
+        store.set(f"rank/{rank}", json.dumps(text))
 
-    found = []
+    seconds = []
     for second in range(0, 1800, 5):
         working_s = min(second, 900)  # Then it stands too.
         for rank in range(4):
             tell(rank, second, float(second - working_s if rank == 0 else second))
         judge.read(store, 5.0, 5.0)
         if judge.find(limits.stall_timeout_s, limits.first_step_timeout_s) is not None:
-            found.append(second)
-    assert found[0] == 900 + (limits.stall_timeout_s if stepping else limits.first_step_timeout_s)
+            seconds.append(second)
+    assert seconds[0] == 900 + (limits.stall_timeout_s if stepping else limits.first_step_timeout_s)
 
 
 def test_a_rank_whose_watch_is_silent_while_it_computes_is_no_stall() -> None:
     """Native code that holds Python's lock: the thread that reports cannot run."""
     store, judge = HashStore(), Judge(2)
-    told = {"tick": 1, "idle_s": 0.0, "stepping": True, "leaving": "", "sound": True, "groups": {}}
+    text = {"tick": 1, "idle_s": 0.0, "stepping": True, "leaving": "", "sound": True, "groups": {}}
     for rank in range(2):
-        store.set(f"rank/{rank}", json.dumps(told))
+        store.set(f"rank/{rank}", json.dumps(text))
     working = True
     judge.read(store, 1.0, 0.0)
     for _ in range(900):
@@ -91,8 +91,8 @@ def test_a_rank_whose_watch_is_silent_while_it_computes_is_no_stall() -> None:
     working = False
     for _ in range(121):
         judge.read(store, 1.0, 0.0, lambda rank, silent_s: working)
-    found = judge.find(limit_s=120.0, first_limit_s=600.0)
-    assert found is not None and found["kind"] == "stall"
+    result = judge.find(limit_s=120.0, first_limit_s=600.0)
+    assert result is not None and result["kind"] == "stall"
 
 
 def test_only_a_process_of_this_host_that_takes_a_core_computes(tmp_path: Path) -> None:

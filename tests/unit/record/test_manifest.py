@@ -95,16 +95,16 @@ def test_git_state_tells_new_files_apart(tmp_path):
 
     (tmp_path / "new file").write_text("1\n")
     (tmp_path / "link").symlink_to("nowhere")
-    one = state()
+    item = state()
     (tmp_path / "ignored").write_text("1\n")
-    assert state() == one
+    assert state() == item
     (tmp_path / "new file").write_text("2\n")
     two = state()
     (tmp_path / "new file").rename(tmp_path / "other")
     three = state()
     (tmp_path / "a").write_text("2\n")
-    assert len({one, two, three, state()}) == 4
-    assert None not in {one, two, three}
+    assert len({item, two, three, state()}) == 4
+    assert None not in {item, two, three}
 
 
 def test_new_files_are_hashed_up_to_a_bound(tmp_path, monkeypatch):

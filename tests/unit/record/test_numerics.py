@@ -10,7 +10,7 @@ from dtk.record.numerics import Numerics, fingerprints
 from tests.work import calls_in
 
 NAN = torch.tensor(float("nan"))
-ONE = torch.tensor(1.0)
+SCALAR = torch.tensor(1.0)
 
 
 class Listener:
@@ -59,7 +59,7 @@ def test_the_order_of_parameters_counts():
 def test_the_first_time_only(watcher):
     watch, events = watcher()
     model = nn.Linear(2, 2)
-    for step, loss in enumerate([ONE, NAN, ONE, NAN], 1):
+    for step, loss in enumerate([SCALAR, NAN, SCALAR, NAN], 1):
         watch.after_step(step, loss, model, wait=True, last=False)
     assert events == [("non_finite", {"step": 2, "figure": "loss", "value": "nan"})]
 
@@ -101,8 +101,8 @@ def test_a_step_calls_few_functions(watcher):
     model = nn.Linear(2, 2)
 
     def one_step():
-        watch.gradient(1, ONE, model, wait=True)
-        watch.after_step(1, ONE, model, wait=True, last=False)
+        watch.gradient(1, SCALAR, model, wait=True)
+        watch.after_step(1, SCALAR, model, wait=True, last=False)
 
     one_step()
     assert calls_in(one_step)[1] < 60, "20 when this was written"

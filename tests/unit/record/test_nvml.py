@@ -17,7 +17,7 @@ class FakeNvml:
 
     def __init__(self, *without):
         self.without = without
-        self.asked = []
+        self.requests = []
 
     def _give(self, name, value):
         if name in self.without:
@@ -45,7 +45,7 @@ class FakeNvml:
         if not name.startswith("nvml"):
             raise AttributeError(name)
         if "HandleBy" in name:
-            return lambda key: self.asked.append(key) or key
+            return lambda key: self.requests.append(key) or key
         return lambda *arguments: self._give(name, values[name])
 
 
@@ -75,11 +75,11 @@ def test_a_signal_that_fails_later_is_listed():
     assert sample["power_watts"] == 300.0
 
 
-@pytest.mark.parametrize(("uuid", "asked"), [("7", b"GPU-7"), ("GPU-7", b"GPU-7"), ("MIG-7", b"MIG-7")])
-def test_a_device_is_found_by_its_uuid_with_or_without_prefix(uuid, asked):
+@pytest.mark.parametrize(("uuid", "requests"), [("7", b"GPU-7"), ("GPU-7", b"GPU-7"), ("MIG-7", b"MIG-7")])
+def test_a_device_is_found_by_its_uuid_with_or_without_prefix(uuid, requests):
     nvml = FakeNvml()
     assert find_device(nvml, uuid, 3).index == 3
-    assert nvml.asked == [asked]
+    assert nvml.requests == [requests]
 
 
 def test_bits_of_reasons():

@@ -26,14 +26,14 @@ def attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attach
     for name in ("RANK", "WORLD_SIZE", "DTK_WATCH_FOLDER"):
         monkeypatch.delenv(name, raising=False)
     hook, handler = sys.excepthook, signal.getsignal(signal.SIGTERM)
-    made: list[Recording] = []
+    recordings: list[Recording] = []
 
     def start(**options: Any) -> Recording:
-        made.append(attach(tmp_path / "runs", **options))
-        return made[-1]
+        recordings.append(attach(tmp_path / "runs", **options))
+        return recordings[-1]
 
     yield start
-    for run in made:
+    for run in recordings:
         run.close()
     observe(())
     assert sys.excepthook is hook and signal.getsignal(signal.SIGTERM) is handler
@@ -122,15 +122,15 @@ def test_steps_continue_where_a_resumed_loop_stands(attached: Attach) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         ({"level": "loud"}, r"record\.level"),
         ({"stall_timeout_s": "soon"}, "soon"),
         ({"tracker": {"name": "mlflow"}}, "mlflow"),
     ],
 )
-def test_bad_options_are_refused(attached: Attach, options: dict[str, Any], told: str) -> None:
-    with pytest.raises((DtkError, ValueError), match=told):
+def test_bad_options_are_refused(attached: Attach, options: dict[str, Any], text: str) -> None:
+    with pytest.raises((DtkError, ValueError), match=text):
         attached(**options)
 
 

@@ -46,8 +46,8 @@ def test_every_change_shows() -> None:
         nudged[0].weight.view(torch.int32)[0, 0] += 1
         signed[1].bias.fill_(-0.0)
     names = nn.ModuleDict({"a": renamed[0], "1": renamed[1], "2": renamed[2]})
-    found = {weights_sum(one) for one in (swapped, nudged, names, signed)}
-    assert len(found | {before}) == 5
+    result = {weights_sum(item) for item in (swapped, nudged, names, signed)}
+    assert len(result | {before}) == 5
 
 
 def test_it_has_not_changed_between_versions_of_dtk() -> None:
@@ -70,5 +70,7 @@ def test_other_number_formats(dtype: torch.dtype) -> None:
 
 
 def test_a_scalar_and_an_empty_parameter() -> None:
-    odd = nn.ParameterDict({"scalar": nn.Parameter(torch.tensor(2.0)), "none": nn.Parameter(torch.zeros(0, 4))})
-    assert weights_sum(odd) != 0
+    parameter_dict = nn.ParameterDict(
+        {"scalar": nn.Parameter(torch.tensor(2.0)), "none": nn.Parameter(torch.zeros(0, 4))}
+    )
+    assert weights_sum(parameter_dict) != 0

@@ -181,9 +181,9 @@ def test_a_full_disk_neither_stops_nor_slows(paths, child, level, limit_bytes):
     process = child(FULL_DISK, paths.root, __file__.rsplit("/", 1)[0], level, limit_bytes)
     output, errors = process.communicate(timeout=80)
     assert process.returncode == 0, errors
-    told = [line for line in errors.splitlines() if line.startswith("dtk: ")]
-    assert any(line.startswith("dtk: metrics") or "metrics.jsonl" in line for line in told)
-    topics = [line.split(": ")[1] for line in told]
+    lines = [line for line in errors.splitlines() if line.startswith("dtk: ")]
+    assert any(line.startswith("dtk: metrics") or "metrics.jsonl" in line for line in lines)
+    topics = [line.split(": ")[1] for line in lines]
     assert len(topics) == len(set(topics)), "once per topic"
     measured = json.loads(output)
     assert measured["calls"] < 400, "functions that the training thread calls for a step: it tries nothing again"

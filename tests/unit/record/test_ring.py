@@ -187,40 +187,41 @@ def test_groups_that_are_made_anew_are_other_groups(log, tmp_path):
 def test_it_wraps_and_texts_run_out(tmp_path, monkeypatch):
     monkeypatch.setattr(ring, "SLOTS", 16)
     monkeypatch.setattr(ring, "TABLE_BYTES", 256)
-    made = Ring(tmp_path / "r.ring", 4, 8, 1)
-    made.start()
-    group = made.add_group("pg", (0, 2, 4, 6), "desc", 0)
+    writer = Ring(tmp_path / "r.ring", 4, 8, 1)
+    writer.start()
+    group = writer.add_group("pg", (0, 2, 4, 6), "desc", 0)
     for i in range(40):
-        number = made.begin(
-            (group, i + 1, 1, i), (made.text(f"a long name of file {i}.py:{i}\tf"), 0, made.text("all_reduce"), 0, 0),
+        number = writer.begin(
+            (group, i + 1, 1, i),
+            (writer.text(f"a long name of file {i}.py:{i}\tf"), 0, writer.text("all_reduce"), 0, 0),
             (0, 0, 0, 0), (-1, 0, 5, 5, 77), False, False,
         )  # fmt: skip
-        made.end(number, group, i + 1, 2, False)
-    found = read(made.path)
-    assert [record.seq for record in found.records] == list(range(25, 41))
-    assert (found.rank, found.world_size, found.attempt, found.torn) == (4, 8, 1, 0)
-    assert found.groups[0].ranks == (0, 2, 4, 6)
-    assert found.groups[0].last_finished == 40
-    assert found.records[-1].file == ""
-    assert found.records[-1].step == 39
+        writer.end(number, group, i + 1, 2, False)
+    value = read(writer.path)
+    assert [record.seq for record in value.records] == list(range(25, 41))
+    assert (value.rank, value.world_size, value.attempt, value.torn) == (4, 8, 1, 0)
+    assert value.groups[0].ranks == (0, 2, 4, 6)
+    assert value.groups[0].last_finished == 40
+    assert value.records[-1].file == ""
+    assert value.records[-1].step == 39
 
 
 def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "can_map", lambda path: False)
     monkeypatch.setattr(heartbeat, "PUBLISH_EVERY_S", 0.05)
-    made = Ring(tmp_path / "r.ring", 0, 2, 0)
-    made.start()
-    group = made.add_group("pg", (0, 1), "", 0)
+    ring = Ring(tmp_path / "r.ring", 0, 2, 0)
+    ring.start()
+    group = ring.add_group("pg", (0, 1), "", 0)
     for i in range(3):
-        number = made.begin((group, i + 1, 1, 1), (made.text("t.py:1\tf"), 0, made.text("barrier"), 0, 0),
+        number = ring.begin((group, i + 1, 1, 1), (ring.text("t.py:1\tf"), 0, ring.text("barrier"), 0, 0),
                             (0, 0, 0, 0), (-1, 0, 0, -1, 5), False, False)  # fmt: skip
-    made.end(number, group, 3, 2, False)
-    made.close()
+    ring.end(number, group, 3, 2, False)
+    ring.close()
     for thread in threading.enumerate():
         if thread.name == "dtk-ring":
             thread.join(5)
-    assert made.path.read_bytes() == made.snapshot()
-    assert [record.state for record in read(made.path).records] == ["started", "started", "finished"]
+    assert ring.path.read_bytes() == ring.snapshot()
+    assert [record.state for record in read(ring.path).records] == ["started", "started", "finished"]
 
 
 @pytest.mark.timeout(90)

@@ -12,9 +12,9 @@ from dtk.record.stall_probe import STANDS_S, StallAnswer
 def probe(tmp_path):
     dumped = []
     paths = RunPaths(tmp_path)
-    made = StallAnswer(paths, 2, lambda: dumped.append(1))
-    made.dumped = dumped
-    return made
+    stall_answer = StallAnswer(paths, 2, lambda: dumped.append(1))
+    stall_answer.dumped = dumped
+    return stall_answer
 
 
 def ask(probe):

@@ -143,4 +143,4 @@ def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
         with suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(int(pid)))
     _, alive = psutil.wait_procs(processes, timeout=15)
-    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+    assert not [item for item in alive if item.status() != psutil.STATUS_ZOMBIE]

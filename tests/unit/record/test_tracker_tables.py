@@ -23,15 +23,15 @@ def run(tmp_path: Path) -> RunPaths:
 
 
 def test_plan_parity_and_memory_are_tables(run: RunPaths) -> None:
-    made = tables(run)
-    assert made["plan_and_actual"][1] == [
+    result = tables(run)
+    assert result["plan_and_actual"][1] == [
         ["peak memory of rank 0", "peak_memory_bytes", 80.0, None],
         ["step time", "step_time_s", 0.4, 0.5],
         ["communicated per step", "communicated_bytes_per_step", 15.0, None],
     ]
-    assert made["parity"][1] == [["master_dtype", "float32", "of the weights"]]
-    assert made["memory"] == (("rank", "peak_memory_bytes"), [[0, 100], [1, 90]])
-    assert "memory_timeline" not in made, "it is recorded at level full only"
+    assert result["parity"][1] == [["master_dtype", "float32", "of the weights"]]
+    assert result["memory"] == (("rank", "peak_memory_bytes"), [[0, 100], [1, 90]])
+    assert "memory_timeline" not in result, "it is recorded at level full only"
 
 
 def test_a_long_timeline_is_thinned_to_its_end(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +55,9 @@ def test_a_run_that_did_not_finish_is_diagnosed(run: RunPaths) -> None:
     write_json(run.status, Status(state="failed", attempt=0, exit_code=1, failure=failure))
     about = {"rank": 1, "attempt": 0, "type": "ValueError", "message": "bad batch", "file": "/a/train.py", "line": 12}
     write_json(run.error(0, 1), {"schema_version": 1, **about, "function": "step", "traceback": "", "time_s": 1.0})
-    found = diagnosis(run)
-    assert found is not None
-    (_, rows), files = found
+    result = diagnosis(run)
+    assert result is not None
+    (_, rows), files = result
     assert [(row[0], row[2]) for row in rows] == [("hang.rank_raised", "[1]")], rows
     assert files["report.html"].is_file() and json.loads(files["report.json"].read_text())["root_causes"]
 

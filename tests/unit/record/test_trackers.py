@@ -224,24 +224,24 @@ def test_what_wandb_holds_of_a_run_read_back_by_its_own_messages(paths, make_con
     tracker.close(1, timeout_s=60)
     assert tracker._process.wait(stretched(60)) == 0
     (folder,) = offline_logs(paths.root)
-    found = wandb_file.records(next(folder.glob("*.wandb")))
-    (run,) = [record.run for record in found if record.WhichOneof("record_type") == "run"]
+    result = wandb_file.records(next(folder.glob("*.wandb")))
+    (run,) = [record.run for record in result if record.WhichOneof("record_type") == "run"]
     assert (run.run_id, run.run_group, run.job_type, list(run.tags), run.notes) == (
         paths.root.name, "sweep-1", "train", ["mine", "a100"], "why",
     )  # fmt: skip
     assert wandb_file.items(run.config.update)["model"]["layers"] == config.model.layers
-    rows = [wandb_file.items(record.history.item) for record in found if record.HasField("history")]
+    rows = [wandb_file.items(record.history.item) for record in result if record.HasField("history")]
     assert [(row["step"], row["tokens"], row["seconds"]) for row in rows] == [(1, 64, 10.0), (2, 128, 20.0)]
     assert rows[-1]["parity/_type"] == rows[-1]["diagnosis/_type"] == "table-file"
     assert rows[-1]["_timestamp"] == 1767225620.0
     metrics = {
-        record.metric.name or record.metric.glob_name: record.metric for record in found if record.HasField("metric")
+        record.metric.name or record.metric.glob_name: record.metric for record in result if record.HasField("metric")
     }
     assert metrics["*"].step_metric == "tokens" and metrics["attempt"].options.hidden
-    assert [record.alert.title for record in found if record.HasField("alert")] == ["loss is nan", "run hung"]
-    made = [record.artifact for record in found if record.HasField("artifact")]
-    made += [record.request.log_artifact.artifact for record in found if record.HasField("request")]
-    assert {artifact.type for artifact in made} >= {"report", "model"}
+    assert [record.alert.title for record in result if record.HasField("alert")] == ["loss is nan", "run hung"]
+    artifacts = [record.artifact for record in result if record.HasField("artifact")]
+    artifacts += [record.request.log_artifact.artifact for record in result if record.HasField("request")]
+    assert {artifact.type for artifact in artifacts} >= {"report", "model"}
 
 
 @pytest.mark.timeout(60)

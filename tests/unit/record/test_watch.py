@@ -72,23 +72,23 @@ def verdict(tmp_path, child):
 
 @pytest.mark.timeout(90)
 def test_both_sides_of_a_mismatch_are_told_though_one_has_left(verdict):
-    found = verdict("differs")
-    assert (found.kind, found.position) == ("desync", 2)
-    assert "rank 0 called all_gather_into_tensor [3] float32 at rank.py:" in found.reason
-    assert "rank 1 called all_reduce [2] float32 SUM at rank.py:" in found.reason
-    assert found.culprits == [1], "the program's text has its call under a condition on the rank"
+    result = verdict("differs")
+    assert (result.kind, result.position) == ("desync", 2)
+    assert "rank 0 called all_gather_into_tensor [3] float32 at rank.py:" in result.reason
+    assert "rank 1 called all_reduce [2] float32 SUM at rank.py:" in result.reason
+    assert result.culprits == [1], "the program's text has its call under a condition on the rank"
 
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(("case", "how"), [("ended", "exited normally"), ("failed", "failed")])
 def test_who_left_is_blamed_by_those_that_wait_for_it(verdict, case, how):
-    found = verdict(case)
-    assert (found.kind, found.culprits, found.victims) == ("stall", [1], [0])
-    assert f": rank 1 {how} before; rank 0 waits in barrier at rank.py:" in found.reason
+    result = verdict(case)
+    assert (result.kind, result.culprits, result.victims) == ("stall", [1], [0])
+    assert f": rank 1 {how} before; rank 0 waits in barrier at rank.py:" in result.reason
 
 
 @pytest.mark.timeout(90)
 def test_who_left_is_not_blamed_when_nobody_waits_for_it(verdict):
-    found = verdict("elsewhere")
-    assert (found.kind, found.culprits) == ("stall", [])
-    assert "rank 1" not in found.reason
+    result = verdict("elsewhere")
+    assert (result.kind, result.culprits) == ("stall", [])
+    assert "rank 1" not in result.reason

@@ -12,19 +12,19 @@ def records(path: Path) -> list[Any]:
     """The records of a .wandb file."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at, parts, found = path.read_bytes(), 7, b"", []
+    data, at, parts, result = path.read_bytes(), 7, b"", []
     assert data[:4] == b":W&B"
     while at + HEADER.size <= len(data):
-        if (left := BLOCK_BYTES - at % BLOCK_BYTES) < HEADER.size:
-            at += left
+        if (block_bytes := BLOCK_BYTES - at % BLOCK_BYTES) < HEADER.size:
+            at += block_bytes
             continue
         _, length, kind = HEADER.unpack_from(data, at)
         parts += data[at + HEADER.size : at + HEADER.size + length]
         at += HEADER.size + length
         if kind in (1, 4):  # Whole, or the last part.
-            found.append(Record.FromString(parts))
+            result.append(Record.FromString(parts))
             parts = b""
-    return found
+    return result
 
 
 def items(part: Any) -> dict[str, Any]:

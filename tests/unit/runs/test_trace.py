@@ -219,9 +219,9 @@ def test_of_a_rank_to_blame_the_call_that_differs_is_marked_and_not_the_one_it_w
         merge.guilty = {
             (1, dump.records[0].group.name, position) for _, dump in merge._rings() for position in positions
         }
-        made = [event for rank, dump in merge._rings() for event in merge._calls(rank, dump)]
+        events = [event for rank, dump in merge._rings() for event in merge._calls(rank, dump)]
         calls = {
-            event["ts"]: event["args"]["position"] for event in made if event["ph"] == "X" and event["pid"] == PIDS
+            event["ts"]: event["args"]["position"] for event in events if event["ph"] == "X" and event["pid"] == PIDS
         }
-        marks = [event for event in made if event["name"].startswith("AT FAULT")]
+        marks = [event for event in events if event["name"].startswith("AT FAULT")]
         assert [calls[mark["ts"]] for mark in marks] == expected and {mark["pid"] for mark in marks} == {PIDS}

@@ -80,10 +80,10 @@ def test_a_model_with_values_is_moved_and_one_without_is_filled() -> None:
     with torch.device("meta"):
         empty = nn.Linear(2, 2)
     materialise(empty, torch.device("cpu"), lambda module: filled.append(module))
-    made = nn.Linear(2, 2)
-    before = made.weight.detach().clone()
-    materialise(made, torch.device("cpu"), lambda module: filled.append(module))
-    assert filled == [empty] and not empty.weight.is_meta and torch.equal(made.weight, before)
+    linear = nn.Linear(2, 2)
+    before = linear.weight.detach().clone()
+    materialise(linear, torch.device("cpu"), lambda module: filled.append(module))
+    assert filled == [empty] and not empty.weight.is_meta and torch.equal(linear.weight, before)
 
 
 def test_plain_tensors_and_optimizers_are_their_own_part() -> None:

@@ -95,9 +95,9 @@ def test_a_diagnosis_reads_the_traits_that_a_run_records(name: str) -> None:
     "traits", [None, [], {"sharded": 3, "replicated_over": 1, "gradients_in": []}, {"sharded": [1]}]
 )
 def test_damaged_traits_say_nothing(traits: Any) -> None:
-    found = strategy_traits({"strategy_traits": traits}, {"strategy": {"name": "mine"}})
-    assert (found.sharded, found.replicated_over, found.gradients_in) == (frozenset(), None, None)
-    assert found.is_known == isinstance(traits, dict)
+    result = strategy_traits({"strategy_traits": traits}, {"strategy": {"name": "mine"}})
+    assert (result.sharded, result.replicated_over, result.gradients_in) == (frozenset(), None, None)
+    assert result.is_known == isinstance(traits, dict)
     assert not strategy_traits({}, {"strategy": "ddp"}).is_known
 
 

@@ -134,7 +134,7 @@ def test_own_models(strategy):
     assert prediction.parameters == 256 * 8 + 8 * 256 + 256 + 3 * 72
     assert prediction.memory.at_peak_bytes["activations"] > 0
     if strategy == "fsdp":
-        assert next(one.count for one in prediction.traffic if one.op == "all_gather") == 7
+        assert next(transfer.count for transfer in prediction.traffic if transfer.op == "all_gather") == 7
 
 
 BAD = {
@@ -187,8 +187,8 @@ def test_ctrl_c_stays_what_it_is(monkeypatch):
 
 
 def test_another_width_than_the_vocabulary_is_said():
-    told = "the model returns 256 logits per token, but data.vocab_size=100"
-    assert told in simulate(custom("Fine", "ddp", 4, "data.vocab_size=100"), 4).notes
+    text = "the model returns 256 logits per token, but data.vocab_size=100"
+    assert text in simulate(custom("Fine", "ddp", 4, "data.vocab_size=100"), 4).notes
     assert not any("logits" in note for note in simulate(custom("Fine", "ddp", 4, "data.vocab_size=256"), 4).notes)
 
 

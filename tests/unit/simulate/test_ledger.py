@@ -19,7 +19,7 @@ def ledger() -> Ledger:
     return Ledger(lambda: ("forward", 0), lambda tensor: "activations")
 
 
-def held(book: Ledger) -> int:
+def bytes_in_use(book: Ledger) -> int:
     return sum(change for _, change, _ in book.events)
 
 
@@ -27,14 +27,14 @@ def test_views_share_and_frees_count():
     with FakeTensorMode(), ledger() as book:
         a = torch.empty(MIB)
         view = a.view(2, -1)[0]
-        assert held(book) == 4 * MIB
+        assert bytes_in_use(book) == 4 * MIB
         a.add_(1)
         b = a * 2
-        assert held(book) == 8 * MIB
+        assert bytes_in_use(book) == 8 * MIB
         del a, b
-        assert held(book) == 4 * MIB  # the view keeps its storage
+        assert bytes_in_use(book) == 4 * MIB  # the view keeps its storage
         del view
-        assert held(book) == 0
+        assert bytes_in_use(book) == 0
 
 
 def test_resized_storages():
@@ -42,11 +42,11 @@ def test_resized_storages():
     with FakeTensorMode(), ledger() as book:
         a = torch.empty(MIB)
         a.untyped_storage().resize_(0)
-        assert held(book) == 0
+        assert bytes_in_use(book) == 0
         a.untyped_storage().resize_(4 * MIB)
-        assert held(book) == 4 * MIB
+        assert bytes_in_use(book) == 4 * MIB
         del a
-        assert held(book) == 0
+        assert bytes_in_use(book) == 0
     assert torch.UntypedStorage.resize_ is resize
 
 
@@ -59,8 +59,8 @@ def test_shapes_of_dtensors_are_nobodys_memory():
             before = len(book.events)
             torch._foreach_mul_([sharded], 2.0)
             torch._foreach_add([sharded], [sharded])
-            made = [change for _, change, _ in book.events[before:] if change > 0]
-    assert max(made) == 4 * 3 * 5 * 7
+            changes = [change for _, change, _ in book.events[before:] if change > 0]
+    assert max(changes) == 4 * 3 * 5 * 7
 
 
 def test_highest_of_each_part():
@@ -74,8 +74,8 @@ def test_highest_of_each_part():
         (3, 30, ("backward", 0)),
     ]
     names = ["parameters", "activations", "activations", "gradients"]
-    found = highest(events, 3, lambda entry: names[entry], lambda place: (place[0], str(place[1])))
-    assert found == {
+    parts = highest(events, 3, lambda entry: names[entry], lambda place: (place[0], str(place[1])))
+    assert parts == {
         ("forward", "1"): {"parameters": 100, "activations": 10},
         ("backward", "1"): {"parameters": 100, "activations": 10},
         ("backward", "0"): {"parameters": 100, "gradients": 30},
@@ -99,20 +99,20 @@ def test_the_peak_of_each_part_by_category() -> None:
         (-1, 0, backward),
         (0, -100, backward),
     ]
-    found = parts(events)
-    assert found["forward", "0"] == {"parameters": 100, "activations": 30}
-    assert found["backward", "0"] == {"parameters": 100, "activations": 20}
+    result = parts(events)
+    assert result["forward", "0"] == {"parameters": 100, "activations": 30}
+    assert result["backward", "0"] == {"parameters": 100, "activations": 20}
 
 
 def test_what_began_before_is_held_but_makes_no_part() -> None:
     events: list[Event] = [(0, 100, ("set-up", 0)), (1, 50, ("set-up", 0)), (1, -50, ("set-up", 0))]
-    found = parts([*events, (-1, 0, ("forward", 0))], begin=3)
-    assert found == {("forward", "0"): {"parameters": 100}}
+    result = parts([*events, (-1, 0, ("forward", 0))], begin=3)
+    assert result == {("forward", "0"): {"parameters": 100}}
 
 
 def test_a_place_that_only_begins_has_what_is_held() -> None:
-    found = parts([(0, 8, ("forward", 0)), (-1, 0, ("clip", 0))])
-    assert found["clip", "0"] == {"parameters": 8}
+    result = parts([(0, 8, ("forward", 0)), (-1, 0, ("clip", 0))])
+    assert result["clip", "0"] == {"parameters": 8}
 
 
 @given(
@@ -121,15 +121,15 @@ def test_a_place_that_only_begins_has_what_is_held() -> None:
 )
 @settings(max_examples=80, deadline=None)
 def test_the_parts_are_those_of_a_plain_replay(changes: list[tuple[int, int, int]], begin: int) -> None:
-    held: Counter[int] = Counter()
+    counter: Counter[int] = Counter()
     events: list[Event] = []
     expected: dict[tuple[str, str], int] = {}
     for number, (entry, change, block) in enumerate(changes):
-        change = max(change, -held[entry])  # A storage never holds less than nothing.
-        held[entry] += change
+        change = max(change, -counter[entry])  # A storage never holds less than nothing.
+        counter[entry] += change
         events.append((entry, change, ("forward", block)))
         if number >= begin:
             part = ("forward", str(block))
-            expected[part] = max(expected.get(part, 0), sum(held.values()))
-    found = parts(events, begin)
-    assert {part: sum(sizes.values()) for part, sizes in found.items()} == expected
+            expected[part] = max(expected.get(part, 0), sum(counter.values()))
+    result = parts(events, begin)
+    assert {part: sum(sizes.values()) for part, sizes in result.items()} == expected

@@ -170,9 +170,9 @@ def test_a_finished_work_has_its_tensors() -> None:
 
 
 def test_tensors_as_lists() -> None:
-    one, two = torch.ones(1), torch.ones(2)
-    assert listed(one)[0] is one and listed((one, two))[1] is two
-    assert [tensor.numel() for tensor in flat([[one, two], [], [one]])] == [1, 2, 1]
+    item, two = torch.ones(1), torch.ones(2)
+    assert listed(item)[0] is item and listed((item, two))[1] is two
+    assert [tensor.numel() for tensor in flat([[item, two], [], [item]])] == [1, 2, 1]
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -229,9 +229,9 @@ def test_objects():
         unknown = [None, None]
         dist.broadcast_object_list(unknown, src=0)
         assert unknown == [None, None]
-        known = ["x", 2]
-        dist.broadcast_object_list(known, src=1)
-        assert known == ["x", 2]
+        expected = ["x", 2]
+        dist.broadcast_object_list(expected, src=1)
+        assert expected == ["x", 2]
         mine = [None]
         dist.scatter_object_list(mine, ["a", "b", "c"], src=1)
         assert mine == ["b"]

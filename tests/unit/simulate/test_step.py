@@ -26,9 +26,9 @@ def test_ddp_holds_everything_and_reduces_once() -> None:
     assert 4 * step.parameters == WHOLE
     assert ("forward", "block 0") in step.parts and ("backward", "block L-1") in step.parts
     optimizer = [sizes for (region, _), sizes in step.parts.items() if region == "optimizer"]
-    held = max(optimizer, key=lambda sizes: sum(sizes.values()))
-    assert held["parameters"] == held[OWN_GRADIENTS] == WHOLE
-    assert held["optimizer states"] >= 2 * WHOLE
+    kept = max(optimizer, key=lambda sizes: sum(sizes.values()))
+    assert kept["parameters"] == kept[OWN_GRADIENTS] == WHOLE
+    assert kept["optimizer states"] >= 2 * WHOLE
     assert [(call.op, call.size_bytes) for call in step.calls if call.group != "control"] == [("all_reduce", WHOLE)]
     assert step.classes == MODEL.vocab_size and step.loads == []
 
@@ -37,9 +37,9 @@ def test_fsdp_holds_a_quarter_of_the_states_and_a_few_units() -> None:
     model = dataclasses.replace(MODEL, layers=4)
     step = observed(FSDPConfig(), model=model)
     whole = 4 * step.parameters
-    held = step.parts["forward", "between"]
-    assert held["parameters"] == pytest.approx(whole / 4, rel=0.02)
-    assert 0.2 * whole < held["gathered parameters"] < 0.9 * whole
+    forward = step.parts["forward", "between"]
+    assert forward["parameters"] == pytest.approx(whole / 4, rel=0.02)
+    assert 0.2 * whole < forward["gathered parameters"] < 0.9 * whole
     ops = [call.op for call in step.calls if call.group != "control"]
     assert ops.count("all_gather") == 2 * 4 + 1 and ops.count("reduce_scatter") == 5
     assert {call.ranks for call in step.calls} == {(0, 1, 2, 3)}

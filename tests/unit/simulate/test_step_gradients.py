@@ -7,28 +7,28 @@ from dtk.simulate.step import GradientWatch
 
 
 def watched(output: Tensor) -> list[Tensor]:
-    found: list[Tensor] = []
-    watch = GradientWatch(found.extend)
+    tensors: list[Tensor] = []
+    watch = GradientWatch(tensors.extend)
     watch.follow(output)
     output.sum().backward()
-    return found
+    return tensors
 
 
-def shapes(found: list[Tensor]) -> set[tuple[int, ...]]:
-    return {tuple(tensor.shape) for tensor in found}
+def shapes(tensors: list[Tensor]) -> set[tuple[int, ...]]:
+    return {tuple(tensor.shape) for tensor in tensors}
 
 
 def test_each_parameter_and_nothing_that_flows_between() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
-    found = watched(model(torch.ones(7, 3)))
-    assert {(5, 3), (5,), (2, 5), (2,)} <= shapes(found)
-    assert (7, 5) not in shapes(found) and (7, 2) not in shapes(found), "gradients of activations"
+    tensors = watched(model(torch.ones(7, 3)))
+    assert {(5, 3), (5,), (2, 5), (2,)} <= shapes(tensors)
+    assert (7, 5) not in shapes(tensors) and (7, 2) not in shapes(tensors), "gradients of activations"
 
 
 def test_both_uses_of_a_parameter_and_their_sum() -> None:
     weight = nn.Parameter(torch.ones(3, 3))
-    found = watched(torch.ones(2, 3) @ weight @ weight)
-    values = {round(tensor.sum().item(), 3) for tensor in found if tensor.shape == (3, 3)}
+    tensors = watched(torch.ones(2, 3) @ weight @ weight)
+    values = {round(tensor.sum().item(), 3) for tensor in tensors if tensor.shape == (3, 3)}
     assert weight.grad is not None
     total = round(weight.grad.sum().item(), 3)
     assert total in values, "what comes into .grad"
@@ -37,22 +37,22 @@ def test_both_uses_of_a_parameter_and_their_sum() -> None:
 
 def test_a_cast_parameter_shows_its_narrow_gradient_as_well() -> None:
     weight = nn.Parameter(torch.ones(4))
-    found = watched(weight.to(torch.bfloat16) * 2)
-    assert {tensor.dtype for tensor in found if tensor.shape == (4,)} == {torch.float32, torch.bfloat16}
+    tensors = watched(weight.to(torch.bfloat16) * 2)
+    assert {tensor.dtype for tensor in tensors if tensor.shape == (4,)} == {torch.float32, torch.bfloat16}
 
 
 def test_the_next_result_replaces_the_last_one() -> None:
     weight = nn.Parameter(torch.ones(2))
-    found: list[Tensor] = []
-    watch = GradientWatch(found.extend)
+    tensors: list[Tensor] = []
+    watch = GradientWatch(tensors.extend)
     first, second = weight * 2, weight * 3
     watch.follow(first)
     watch.follow(second)
     first.sum().backward()
     # The hook of the first product is gone; the one on the leaf, which both share, belongs to the second.
-    seen = len(found)
+    seen = len(tensors)
     second.sum().backward()
-    assert len(found) > seen
+    assert len(tensors) > seen
 
 
 def test_what_needs_no_gradient_is_no_graph() -> None:

@@ -21,8 +21,8 @@ def test_a_dry_run_says_what_would_start_and_makes_no_folder(tmp_path, capsys):
     assert not opened and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("layers", "told"), [(3, "3 x OwnBlock (steps.0 to steps.2)"), (1, "none found")])
-def test_a_dry_run_says_which_blocks_an_own_model_has(layers, told, tmp_path, capsys):
+@pytest.mark.parametrize(("layers", "text"), [(3, "3 x OwnBlock (steps.0 to steps.2)"), (1, "none found")])
+def test_a_dry_run_says_which_blocks_an_own_model_has(layers, text, tmp_path, capsys):
     own = [
         "model=custom",
         "model._target_=tests.dist.own_models.Own",
@@ -32,7 +32,7 @@ def test_a_dry_run_says_which_blocks_an_own_model_has(layers, told, tmp_path, ca
     own += [f"+model.arguments.layers={layers}", "data.vocab_size=256", "launcher.nproc=2", f"runs_folder={tmp_path}"]
     words = [word for word in SMALL if not word.startswith("model")]
     assert run_point(*place_point(compose_point([*words, *own], None)), dry_run=True) == 0
-    assert f"blocks: {told}" in capsys.readouterr().out
+    assert f"blocks: {text}" in capsys.readouterr().out
 
 
 def test_a_job_for_a_cluster_is_handed_over(tmp_path, capsys):
@@ -42,12 +42,12 @@ def test_a_job_for_a_cluster_is_handed_over(tmp_path, capsys):
 
 
 def test_what_would_hang_is_told_and_not_launched(tmp_path, monkeypatch, capsys):
-    asked = []
+    world_sizes = []
     monkeypatch.setattr(
-        point, "preflight_point", lambda *given: (asked.append(given[1].world_size), "it would hang\n")[1]
+        point, "preflight_point", lambda *given: (world_sizes.append(given[1].world_size), "it would hang\n")[1]
     )
     assert run_point(*prepared("launcher.nproc=2", f"runs_folder={tmp_path}")) == FAILED
-    assert capsys.readouterr().out == "it would hang\n" and asked == [2] and not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == "it would hang\n" and world_sizes == [2] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -60,12 +60,12 @@ def test_a_preflight_is_made_when_it_is_wanted(ends, monkeypatch, capsys):
     requests = []
     prediction = SimpleNamespace(verdict=SimpleNamespace(ends=ends))
     monkeypatch.setattr(run, "preflight", lambda request, composed: (requests.append(request), prediction)[1])
-    monkeypatch.setattr(report, "answer", lambda found: "all ranks end")
-    monkeypatch.setattr(report, "document", lambda found, brief: found)
+    monkeypatch.setattr(report, "answer", lambda result: "all ranks end")
+    monkeypatch.setattr(report, "document", lambda value, brief: value)
     monkeypatch.setattr("diagnostics.report.terminal.render", lambda document, columns, colour: "the report")
     off, placement = prepared("launcher.nproc=2")
     assert preflight_point(off.composed, placement) == "" and not requests
     on, _ = prepared("launcher.nproc=2", "preflight=on")
-    told = preflight_point(on.composed, replace(placement, world_size=4))
-    assert (told, capsys.readouterr().out) == (("", "preflight: all ranks end\n") if ends else ("the report", ""))
+    text = preflight_point(on.composed, replace(placement, world_size=4))
+    assert (text, capsys.readouterr().out) == (("", "preflight: all ranks end\n") if ends else ("the report", ""))
     assert (requests[0].world_size, requests[0].local_size) == (4, 2) and "preflight=on" in requests[0].overrides

@@ -9,12 +9,12 @@ SHAPES = ModelShapes([(8, 4), (4,)], [], [])
 
 
 def test_gradients_are_reduced_once_whatever_the_accumulation() -> None:
-    one, four = (DeepSpeedZero1Config().declare(SHAPES, Mesh(dp_replicate=2), PrecisionConfig(), a) for a in (1, 4))
-    assert one == four
+    item, four = (DeepSpeedZero1Config().declare(SHAPES, Mesh(dp_replicate=2), PrecisionConfig(), a) for a in (1, 4))
+    assert item == four
     # A bucket of all 36 elements in float32, and two messages about overflow and the norm.
-    assert one[0] == Collective("all_reduce", "dp", 1 + 2, 4 * 36 + 8)
+    assert item[0] == Collective("all_reduce", "dp", 1 + 2, 4 * 36 + 8)
     # One flat tensor of matrices and one of the rest, each padded to a multiple of 2 x ranks.
-    assert one[1] == Collective("all_gather", "dp", 2, 4 * (32 + 4))
+    assert item[1] == Collective("all_gather", "dp", 2, 4 * (32 + 4))
 
 
 def test_flat_parts_are_padded_to_the_ranks() -> None:

@@ -40,10 +40,10 @@ def test_a_step_issues_what_it_declares(name: str, calls: Calls) -> None:
 
     results = on_ranks(mesh.world_size, work)
     declared = {(c.op, c.group): (c.count, c.size_bytes) for c in results[0][1]}
-    found = {
+    by_key = {
         key: (count // mesh.world_size, calls.sizes[key] // mesh.world_size) for key, count in calls.counts.items()
     }
-    assert found == declared
+    assert by_key == declared
     assert all(norm == results[0][0] for norm, *_ in results), "the same number on every rank"
 
 
@@ -85,8 +85,8 @@ def test_experts_are_units_of_their_own() -> None:
     shapes = ModelShapes([(8, 4)], [[(8, 4)]], [], experts=[[(16, 4)], [(16, 4)]])
     mesh = Mesh(dp_replicate=2, dp_shard=4, ep=2)
     declared = FSDPConfig().declare(shapes, mesh, BF16, 3)
-    found = {(c.op, c.group): (c.count, c.size_bytes) for c in declared}
-    assert found["all_gather", "expert_shard"] == (2 * 3 * 2, 2 * 3 * 128 * 2)
-    assert found["reduce_scatter", "expert_shard"] == (2, 128 * 4)
-    assert found["all_reduce", "expert_replicate"] == (2, 128 // 2 * 4)
-    assert found["all_reduce", "dp_replicate"] == (1, 32 // 4 * 4)
+    result = {(c.op, c.group): (c.count, c.size_bytes) for c in declared}
+    assert result["all_gather", "expert_shard"] == (2 * 3 * 2, 2 * 3 * 128 * 2)
+    assert result["reduce_scatter", "expert_shard"] == (2, 128 * 4)
+    assert result["all_reduce", "expert_replicate"] == (2, 128 // 2 * 4)
+    assert result["all_reduce", "dp_replicate"] == (1, 32 // 4 * 4)

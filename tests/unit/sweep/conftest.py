@@ -10,9 +10,9 @@ from tests.unit.sweep.launches import Launches
 
 @pytest.fixture
 def launches(tmp_path, monkeypatch):
-    made = Launches(tmp_path)
-    monkeypatch.setattr(module, "run_point", made)
-    return made
+    result = Launches(tmp_path)
+    monkeypatch.setattr(module, "run_point", result)
+    return result
 
 
 @pytest.fixture(scope="module")

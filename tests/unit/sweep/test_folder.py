@@ -19,11 +19,11 @@ def point(index: int) -> Point:
 
 @pytest.fixture
 def sweep(tmp_path):
-    made = create(tmp_path, "multirun", "multirun", SOURCE, 2)
+    result = create(tmp_path, "multirun", "multirun", SOURCE, 2)
     for index in range(2):
-        made.add(point(index))
-    yield made
-    made.close()
+        result.add(point(index))
+    yield result
+    result.close()
 
 
 def again(tmp_path, source=SOURCE, repeats=2):
@@ -100,9 +100,9 @@ def test_the_newest_is_taken(sweep, tmp_path):
     newer = create(tmp_path, "multirun", "multirun", SOURCE, 2)
     newer.close()
     newer.root.rename(newer.root.with_name("99999999-000000-multirun-0000"))
-    found = again(tmp_path)
-    assert found.root.name.startswith("9999")
-    found.close()
+    result = again(tmp_path)
+    assert result.root.name.startswith("9999")
+    result.close()
 
 
 def test_two_cannot_go_on_with_it_at_once(sweep, tmp_path):

@@ -16,13 +16,13 @@ CONTENT = {**RANDOM, "run_cap": 5, "parameters": {"train.micro_batch_size": {"va
 
 @pytest.fixture
 def launches(tmp_path, monkeypatch):
-    made = Launches(tmp_path / "runs")
+    result = Launches(tmp_path / "runs")
     (tmp_path / "runs").mkdir()
-    monkeypatch.setattr(runner, "run_point", made)
+    monkeypatch.setattr(runner, "run_point", result)
     # The sweep's id seeds what it proposes. Only that module's: what the search imports asks the clock as well.
     monkeypatch.setattr("dtk.sweep.folder.secrets", SimpleNamespace(token_hex=lambda _: "0000"))
     monkeypatch.setattr("dtk.sweep.folder.time", SimpleNamespace(strftime=lambda _: "20260101-000000"))
-    return made
+    return result
 
 
 def sweep(tmp_path, content, *arguments):

@@ -26,7 +26,7 @@ class Searches:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def stop_request(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event = threading.Event()
     monkeypatch.setattr(local, "ask_ranks", event.set)
     monkeypatch.setattr(local, "LOOK_S", 0.01)
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 @pytest.mark.parametrize(("loss", "stopped"), [(5.0, True), (1.0, False)])
 def test_a_run_is_stopped_when_the_search_says_so(
-    tmp_path: Path, asked: threading.Event, capsys: pytest.CaptureFixture[str], loss: float, stopped: bool
+    tmp_path: Path, stop_request: threading.Event, capsys: pytest.CaptureFixture[str], loss: float, stopped: bool
 ) -> None:
     sweep = create(tmp_path, "bayes", "name", {}, 1)
     sweep.add(Point(0, "p", [], {}, {"seed": 1}, "", None))
@@ -46,8 +46,8 @@ def test_a_run_is_stopped_when_the_search_says_so(
         trial.run = tmp_path / "run"
         trial.run.mkdir()
         RunPaths(trial.run).metrics.write_text(f'{{"step": 1, "loss": {loss}}}\n')
-        asked.wait(5 if stopped else 0.1)
-    assert given_up.is_set() is stopped and asked.is_set() is stopped
+        stop_request.wait(5 if stopped else 0.1)
+    assert given_up.is_set() is stopped and stop_request.is_set() is stopped
     assert search.looks == 1, "metrics that did not change are not looked at again"
     assert ("the search ends this run" in capsys.readouterr().out) is stopped
     sweep.close()

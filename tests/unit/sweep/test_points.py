@@ -40,9 +40,9 @@ def test_a_number_of_repeats_that_is_none(value: str) -> None:
     ],
 )  # fmt: skip
 def test_a_point_is_named_by_what_distinguishes_it(typed: list[str], names: list[str]) -> None:
-    found = combinations(typed, None)
-    assert [name for name, _ in found] == names
-    assert all(len(overrides) == len(typed) for _, overrides in found)
+    result = combinations(typed, None)
+    assert [name for name, _ in result] == names
+    assert all(len(overrides) == len(typed) for _, overrides in result)
 
 
 @pytest.fixture(scope="module")

@@ -49,51 +49,51 @@ def test_a_grid_has_every_combination(tmp_path):
 
 @pytest.mark.parametrize("content", [BAYES, RANDOM], ids=["bayes", "random"])
 def test_proposals_are_plain_values_within_bounds_and_can_be_repeated(content, tmp_path):
-    found = search(tmp_path, content)
+    match = search(tmp_path, content)
     tried = []
     for index in range(4):
-        values = found.propose(tried, f"id:{index}")
-        assert values == found.propose(tried, f"id:{index}")
+        values = match.propose(tried, f"id:{index}")
+        assert values == match.propose(tried, f"id:{index}")
         assert type(values["optimizer.lr"]) is float and 1e-4 <= values["optimizer.lr"] <= 1e-1
         assert values["train.global_batch_size"] in (8, 16)
         assert all(spelled(key, value).startswith(f"{key}=") for key, value in values.items())
         tried.append(Tried(str(index), values, "finished", [], {"loss": abs(values["optimizer.lr"] - 0.01)}))
-    assert len({one.values["optimizer.lr"] for one in tried}) == 4
+    assert len({item.values["optimizer.lr"] for item in tried}) == 4
 
 
 def test_a_bayesian_search_learns(tmp_path):
     """Its last points lie where the first ones showed the least loss, around a rate of 0.01."""
     content = {**BAYES, "parameters": {"optimizer.lr": BAYES["parameters"]["optimizer.lr"]}}
-    found = search(tmp_path, content)
+    match = search(tmp_path, content)
     tried = []
     for index in range(10):
-        values = found.propose(tried, f"0:{index}")
+        values = match.propose(tried, f"0:{index}")
         loss = (math.log10(values["optimizer.lr"]) + 2) ** 2
         tried.append(Tried(str(index), values, "finished", [], {"loss": loss}))
-    assert all(0.005 < one.values["optimizer.lr"] < 0.02 for one in tried[-3:])
-    assert max(one.summary["loss"] for one in tried[:3]) > 0.3
+    assert all(0.005 < item.values["optimizer.lr"] < 0.02 for item in tried[-3:])
+    assert max(item.summary["loss"] for item in tried[:3]) > 0.3
 
 
 def test_hyperband_ends_what_falls_behind(tmp_path):
     content = {**BAYES, "early_terminate": {"type": "hyperband", "min_iter": 3, "eta": 2}}
-    found = search(tmp_path, content)
+    match = search(tmp_path, content)
 
     def run(*losses, state="finished"):
         values = {"optimizer.lr": 0.01, "train.global_batch_size": 8}
         return Tried("x", values, state, [{"loss": loss} for loss in losses])
 
     others = [run(5.0, 4.0, 3.0), run(5.0, 3.5, 2.0)]
-    assert not found.ends(run(5.0, 4.9, state="running"), others), "before the first band"
-    assert found.ends(run(5.0, 4.9, 4.8, state="running"), others)
-    assert not found.ends(run(5.0, 3.0, 1.9, state="running"), others)
+    assert not match.ends(run(5.0, 4.9, state="running"), others), "before the first band"
+    assert match.ends(run(5.0, 4.9, 4.8, state="running"), others)
+    assert not match.ends(run(5.0, 3.0, 1.9, state="running"), others)
 
 
 @pytest.mark.parametrize(
     ("goal", "target", "reached"), [("minimize", 2.0, True), ("minimize", 1.0, False), ("maximize", 4.5, True)]
 )
 def test_a_target_ends_the_search(goal, target, reached, tmp_path):
-    found = search(tmp_path, {**RANDOM, "metric": {"name": "loss", "goal": goal, "target": target}})
-    assert found.reached(Tried("0", {}, "finished", [{"loss": 5.0}, {"step": 2}, {"loss": 1.5}])) is reached
+    match = search(tmp_path, {**RANDOM, "metric": {"name": "loss", "goal": goal, "target": target}})
+    assert match.reached(Tried("0", {}, "finished", [{"loss": 5.0}, {"step": 2}, {"loss": 1.5}])) is reached
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def test_numbers_of_complete_records_are_read(tmp_path: Path) -> None:
         '{"step": 2, "loss": null}',
         '{"step": 3',
     ]
-    found = look(Trial(0, 0, 0, make_run(tmp_path / "run", lines, {"loss": 2, "name": "x", "ok": False})), {"seed": 1})
-    assert found.history == [{"step": 1, "loss": 2.5}, {"step": 2}]
-    assert found.summary == {"loss": 2} and found.name == "0" and found.values == {"seed": 1}
+    tried = look(Trial(0, 0, 0, make_run(tmp_path / "run", lines, {"loss": 2, "name": "x", "ok": False})), {"seed": 1})
+    assert tried.history == [{"step": 1, "loss": 2.5}, {"step": 2}]
+    assert tried.summary == {"loss": 2} and tried.name == "0" and tried.values == {"seed": 1}
 
 
 @pytest.mark.parametrize("figures", [None, [1], "text"])
@@ -68,6 +68,6 @@ def test_every_point_counts_once_with_its_last_run_and_one_may_be_left_out(tmp_p
     first, again, other = (sweep.begin(index, 0) for index in (0, 0, 1))
     sweep.end(first, "failed", 1, "")
     sweep.end(again, "finished", 0, "")
-    assert [(one.values["seed"], one.state) for one in tried(sweep)] == [(0, "finished"), (1, "running")]
-    assert [one.values["seed"] for one in tried(sweep, but=other)] == [0]
+    assert [(item.values["seed"], item.state) for item in tried(sweep)] == [(0, "finished"), (1, "running")]
+    assert [item.values["seed"] for item in tried(sweep, but=other)] == [0]
     sweep.close()

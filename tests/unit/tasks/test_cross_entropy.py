@@ -49,5 +49,5 @@ def test_anything_else_is_one_line_that_speaks_of_the_model(output, says):
 @pytest.mark.parametrize(("classes", "among"), [(4, (0, 0)), (5, (0, 0)), (6, (1, 2))])
 def test_top5_accuracy_is_undefined_where_it_would_always_be_whole(classes: int, among: tuple[int, int]) -> None:
     logits = torch.arange(float(classes)).repeat(2, 1)  # The last five classes are the most likely ones.
-    found = ImageClassification().metrics(logits, torch.tensor([0, 1]))
-    assert tuple(map(int, found["top5_accuracy"])) == among and int(found["accuracy"][1]) == 2
+    result = ImageClassification().metrics(logits, torch.tensor([0, 1]))
+    assert tuple(map(int, result["top5_accuracy"])) == among and int(result["accuracy"][1]) == 2

@@ -20,10 +20,10 @@ def train(micro: int, clip: float | None = 1.0) -> schema.TrainConfig:
 def test_tokens_of_a_step_are_those_of_the_global_batch_whatever_the_accumulation(alone: Context) -> None:
     for micro in (1, 2, 4):
         section = config(train=train(micro))
-        made = measures(section, alone, set_up(section, alone))
-        assert (made.tokens_per_step, made.world_size) == (4 * 8, 1)
-        assert made.communicated_bytes_per_step == 0, "one process sends nothing"
-        assert made.peak_flops is None and made.peak_reason == "the CPU has no published peak"
+        result = measures(section, alone, set_up(section, alone))
+        assert (result.tokens_per_step, result.world_size) == (4 * 8, 1)
+        assert result.communicated_bytes_per_step == 0, "one process sends nothing"
+        assert result.peak_flops is None and result.peak_reason == "the CPU has no published peak"
 
 
 @pytest.mark.parametrize("clip", [1.0, None])

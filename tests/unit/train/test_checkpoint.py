@@ -91,10 +91,10 @@ def test_only_the_newest_are_kept_and_half_written_ones_are_removed(make: Any, t
         checkpoints.save(model, optimizer, LoopState(step))
     checkpoints.wait()
     assert [path.name for path in complete_checkpoints(RunPaths(tmp_path))] == ["step_00000002", "step_00000003"]
-    left = RunPaths(tmp_path).checkpoints / ".partial_step_00000004"
-    left.mkdir()
+    remaining = RunPaths(tmp_path).checkpoints / ".partial_step_00000004"
+    remaining.mkdir()
     checkpoints.clean()
-    assert not left.exists() and checkpoints.shortfall() == ""
+    assert not remaining.exists() and checkpoints.shortfall() == ""
 
 
 def test_a_write_that_fails_is_reported_and_costs_the_older_ones_nothing(make: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.unit.train.conftest import config
 CLASSES = 5
 
 
-class Held(Dataset):
+class Labelled(Dataset):
     """Sample i has class i modulo 5, and says so to a model that is wrong about class 4."""
 
     train_size = vocab_size = fixed_targets = 1
@@ -53,7 +53,7 @@ def figures(ranks: int, size: int, micro: int, most: int = 0) -> dict[str, float
         parts = Parts(
             model, model, strategy, unused, 0, Accumulate(strategy, Stage(model, model, lambda steps: []), task), task
         )
-        measured = evaluate(settings, place, Held(size), parts)
+        measured = evaluate(settings, place, Labelled(size), parts)
         assert model.training
         return measured
 
@@ -65,11 +65,11 @@ def figures(ranks: int, size: int, micro: int, most: int = 0) -> dict[str, float
 @pytest.mark.parametrize(("ranks", "micro"), [(1, 1), (1, 7), (2, 3), (3, 4), (4, 5)])
 @pytest.mark.parametrize("size", [1, 13, 20])
 def test_figures_do_not_depend_on_the_division(ranks: int, micro: int, size: int) -> None:
-    found, expected = figures(ranks, size, micro), figures(1, size, size)
-    assert found == pytest.approx(expected) and found["validation_samples"] == size
+    result, expected = figures(ranks, size, micro), figures(1, size, size)
+    assert result == pytest.approx(expected) and result["validation_samples"] == size
     wrong = sum(i % CLASSES == 4 for i in range(size))
-    assert found["validation_accuracy"] == pytest.approx(1 - wrong / size)
-    assert found["validation_classes"] == min(size, CLASSES)
+    assert result["validation_accuracy"] == pytest.approx(1 - wrong / size)
+    assert result["validation_classes"] == min(size, CLASSES)
 
 
 def test_a_part_of_the_split_is_the_same_for_every_division() -> None:

@@ -16,12 +16,12 @@ TRAIN = config().train
 
 def losses(loop: Loop) -> list[float]:
     loop.measures.start(loop.state.step)
-    found = []
+    result = []
     while loop.state.step < loop.config.train.steps:
         loop.advance()
-        found.append(loop.last["loss"])
+        result.append(loop.last["loss"])
     loop.checkpoints.wait()
-    return found
+    return result
 
 
 def test_accumulation_changes_nothing_and_the_loss_falls(build: Build) -> None:

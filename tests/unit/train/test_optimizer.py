@@ -72,14 +72,14 @@ def test_what_is_right_is_not(target: str, more: list[str]) -> None:
 
 def test_muon_of_the_page_makes_the_singular_values_equal_and_learns():
     page = (Path(__file__).parents[3] / "docs" / "own_experiment.md").read_text()
-    made: dict = {}
-    exec(next(block.split("```")[0] for block in page.split("```python\n") if "class Muon" in block), made)
+    result: dict = {}
+    exec(next(block.split("```")[0] for block in page.split("```python\n") if "class Muon" in block), result)
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(made["Muon"].direction(torch.randn(8, 16)))
+    values = torch.linalg.svdvals(result["Muon"].direction(torch.randn(8, 16)))
     assert values.min() > 0.5 and values.max() < 1.5
     layer, x = torch.nn.Linear(8, 4), torch.randn(64, 8)
     y = x @ torch.randn(8, 4)
-    optimizer = made["Muon"](parameter_groups(layer, 0.1), lr=0.05)
+    optimizer = result["Muon"](parameter_groups(layer, 0.1), lr=0.05)
     losses = []
     for _ in range(60):
         loss = (layer(x) - y).square().mean()

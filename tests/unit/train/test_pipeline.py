@@ -68,8 +68,8 @@ def test_stages_have_the_gradients_of_the_whole_model(alone: Context, schedule: 
     whole, split, runner = pipelined(alone, schedule, stages)
     loss, seeds = loss_of(whole), []
     (0.5 * loss).backward()
-    found = runner.run(BATCHES, 0.5, lambda number: seeds.append(number))
-    assert torch.allclose(found, loss) and sorted(seeds) == sorted([0, 1, 2] * stages)
+    result = runner.run(BATCHES, 0.5, lambda number: seeds.append(number))
+    assert torch.allclose(result, loss) and sorted(seeds) == sorted([0, 1, 2] * stages)
     own = dict(split.named_parameters())
     for name, parameter in whole.named_parameters():
         gradient = own[name].grad

@@ -47,11 +47,11 @@ def test_losses_are_summed_and_gradients_scaled() -> None:
         assert isinstance(answer, Answer) and seeds == [0, 1]
         expected = torch.nn.functional.cross_entropy(answer.logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
         assert torch.allclose(loss, 32 * expected) and not loss.requires_grad
-        found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        paths = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         model.zero_grad()
         ((32 * expected + answer.auxiliary) * 0.25).backward()
         whole = [p.grad for p in model.parameters() if p.grad is not None]
-        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, whole, strict=True))
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(paths, whole, strict=True))
         figures = runner.figures()
         assert figures["expert_dropped"] == 0 and figures["expert_load"] >= 1.0
         assert runner.run(batches, 0.25, seeds.append).equal(loss), "loads are those of the last step"

@@ -17,11 +17,11 @@ def probe(tokens_per_s: float | None = None, state: str = "finished", reason: st
 
 def trials(**values: list[Probe]) -> Trials:
     """`b25=[...]`: candidate with value 25 and its probes in order of rounds."""
-    made = Trials([], None, Path(), lambda text: None, 0.0)
+    result = Trials([], None, Path(), lambda text: None, 0.0)
     for name, probes in values.items():
         candidate = Candidate("strategy.bucket_cap_mb", name[1:], present=name == "b25")
-        made.probes[candidate] = dict(enumerate(probes, 1))
-    return made
+        result.probes[candidate] = dict(enumerate(probes, 1))
+    return result
 
 
 class Place:
@@ -42,15 +42,15 @@ def asked_for(topic: str) -> Request:
     )
 
 
-def turned(made: Trials) -> TuneReport:
+def turned(trials: Trials) -> TuneReport:
     request = asked_for("bucket")
-    return _in_turns(made, list(made.probes), request, _Job(None, Place()))  # type: ignore[arg-type]
+    return _in_turns(trials, list(trials.probes), request, _Job(None, Place()))  # type: ignore[arg-type]
 
 
 def sizes(**values: list[Probe]) -> Trials:
-    made = Trials([], None, Path(), lambda text: None, 0.0)
-    made.probes = {micro.candidate(int(name[1:])): dict(enumerate(probes, 1)) for name, probes in values.items()}
-    return made
+    trials = Trials([], None, Path(), lambda text: None, 0.0)
+    trials.probes = {micro.candidate(int(name[1:])): dict(enumerate(probes, 1)) for name, probes in values.items()}
+    return trials
 
 
 OOM = probe(state="oom", reason="RuntimeError: can't allocate memory")

@@ -26,31 +26,34 @@ def config(**values: object) -> Config:
 
 def test_micro_batches_divide_the_share_of_a_rank() -> None:
     base = config()
-    made = replace(base, train=replace(base.train, global_batch_size=48))
-    assert micro_batch_sizes(made, 2, None) == [1, 2, 3, 4, 6, 8, 12, 24]
-    assert micro_batch_sizes(made, 2, 7) == [1, 2, 3, 4, 6]
-    for size in micro_batch_sizes(made, 4, None):
+    text = replace(base, train=replace(base.train, global_batch_size=48))
+    assert micro_batch_sizes(text, 2, None) == [1, 2, 3, 4, 6, 8, 12, 24]
+    assert micro_batch_sizes(text, 2, 7) == [1, 2, 3, 4, 6]
+    for size in micro_batch_sizes(text, 4, None):
         assert 48 % (4 * size) == 0
     with pytest.raises(DtkError, match="cannot be split over 5 ranks"):
-        micro_batch_sizes(made, 5, None)
+        micro_batch_sizes(text, 5, None)
 
 
 def test_the_present_value_is_first_and_there_once() -> None:
-    made = buckets(config(strategy=DDPConfig(bucket_cap_mb=25.0)), [])
-    assert [one.override for one in made][:2] == ["strategy.bucket_cap_mb=25", "strategy.bucket_cap_mb=1"]
-    assert [one.present for one in made] == [True] + [False] * 4
+    candidates = buckets(config(strategy=DDPConfig(bucket_cap_mb=25.0)), [])
+    assert [candidate.override for candidate in candidates][:2] == [
+        "strategy.bucket_cap_mb=25",
+        "strategy.bucket_cap_mb=1",
+    ]
+    assert [candidate.present for candidate in candidates] == [True] + [False] * 4
     own = buckets(config(strategy=DDPConfig(bucket_cap_mb=7.5)), ["0.5", "7.5"])
-    assert [one.value for one in own] == ["7.5", "0.5"]
+    assert [item.value for item in own] == ["7.5", "0.5"]
 
 
 def test_units_go_up_to_the_whole_model() -> None:
     base = config(strategy=FSDPConfig(blocks_per_unit=1))
-    made = replace(base, model=replace(base.model, layers=12))
-    assert [one.value for one in units(made, [])] == ["1", "2", "4", "8", "0"]
+    text = replace(base, model=replace(base.model, layers=12))
+    assert [candidate.value for candidate in units(text, [])] == ["1", "2", "4", "8", "0"]
 
 
 def test_what_cannot_be_tuned_is_one_line() -> None:
-    for call, told in (
+    for call, text in (
         (lambda: buckets(config(strategy=FSDPConfig()), []), "has no buckets"),
         (lambda: units(config(strategy=DDPConfig()), []), "wraps no units"),
         (lambda: buckets(config(strategy=DDPConfig()), ["-1"]), "is not a bucket size"),
@@ -58,7 +61,7 @@ def test_what_cannot_be_tuned_is_one_line() -> None:
         (lambda: units(config(strategy=FSDPConfig()), ["1.5"]), "is not a number of blocks"),
         (lambda: presets("auto", [], []), "no preset that is tried automatically differs from auto"),
     ):
-        with pytest.raises(DtkError, match=told) as error:
+        with pytest.raises(DtkError, match=text) as error:
             call()
         assert "\n" not in str(error.value) and error.value.fix
 

@@ -20,27 +20,29 @@ from tests.unit.tune.probes import OOM, Place, asked_for, probe, sizes, trials, 
 
 def test_a_gain_beyond_noise_is_taken() -> None:
     """The machine slows down from round to round; within each, 100 MiB is a fifth faster."""
-    made = turned(
+    tune_report = turned(
         trials(
             b25=[probe(1000.0), probe(800.0), probe(600.0)],
             b1=[probe(995.0), probe(810.0), probe(598.0)],
             b100=[probe(1200.0), probe(961.0), probe(719.0)],
         )
     )
-    assert made.take is not None and made.take.override == "strategy.bucket_cap_mb=100"
-    assert made.verdict.startswith("use strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25")
-    shown = render(document(made), columns=None, colour=False)
+    assert tune_report.take is not None and tune_report.take.override == "strategy.bucket_cap_mb=100"
+    assert tune_report.verdict.startswith(
+        "use strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25"
+    )
+    shown = render(document(tune_report), columns=None, colour=False)
     assert "run strategy=ddp strategy.bucket_cap_mb=100\n" in shown
     assert "no gain distinguishable from noise" in shown or "no loss distinguishable from noise" in shown
-    data = json.loads(text(as_json(made)))
+    data = json.loads(text(as_json(tune_report)))
     assert data["take"] == "strategy.bucket_cap_mb=100" and data["candidates"][0]["gain"] is None
     assert data["candidates"][2]["gain"]["low"] > 1
 
 
 def test_noise_is_no_gain() -> None:
-    made = turned(trials(b25=[probe(1000.0), probe(800.0)] * 2, b1=[probe(1300.0), probe(700.0)] * 2))
-    assert made.take is None
-    assert made.verdict == "no gain distinguishable from noise: keep strategy.bucket_cap_mb=25"
+    tune_report = turned(trials(b25=[probe(1000.0), probe(800.0)] * 2, b1=[probe(1300.0), probe(700.0)] * 2))
+    assert tune_report.take is None
+    assert tune_report.verdict == "no gain distinguishable from noise: keep strategy.bucket_cap_mb=25"
     two = turned(trials(b25=[probe(1000.0)] * 2, b1=[probe(1500.0)] * 2))
     assert two.take is None and two.rows[1].verdict == "too few repeats for an interval"
     assert two.verdict == "too few repeats for an interval: use --repeats 3"
@@ -50,23 +52,23 @@ def test_noise_is_no_gain() -> None:
 
 def test_slower_is_not_taken_and_a_failure_does_not_cost_the_rest() -> None:
     slower = [probe(500.0), probe(501.0), probe(499.0)]
-    made = turned(
+    tune_report = turned(
         trials(b25=[probe(1000.0), probe(999.0), probe(1001.0)], b1=slower, b9=[probe(state="hung", reason="a stall")])
     )
-    assert [one.verdict for one in made.rows] == ["", "slower", ""]
-    assert made.rows[2].ended == "hung: a stall" and made.take is None and made.measured
+    assert [row.verdict for row in tune_report.rows] == ["", "slower", ""]
+    assert tune_report.rows[2].ended == "hung: a stall" and tune_report.take is None and tune_report.measured
 
 
 def test_a_search_that_was_stopped_recommends_nothing() -> None:
-    made = sizes(m1=[probe(100.0)], m2=[probe(200.0)])
-    made.stopped = STOPPED
+    trials = sizes(m1=[probe(100.0)], m2=[probe(200.0)])
+    trials.stopped = STOPPED
     request = asked_for("micro_batch_size")
-    report = _searched(made, [1, 2, 4], request, _Job(None, Place()))  # type: ignore[arg-type]
+    report = _searched(trials, [1, 2, 4], request, _Job(None, Place()))  # type: ignore[arg-type]
     assert report.take is None and report.verdict == "stopped before the search had ended: nothing is recommended"
     shown = render(document(report), columns=None, colour=False)
     assert "take" not in shown and "dtk run" not in shown
-    made.stopped = ""
-    assert _searched(made, [1, 2, 4], request, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]
+    trials.stopped = ""
+    assert _searched(trials, [1, 2, 4], request, _Job(None, Place())).take == micro.candidate(2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -87,5 +89,5 @@ def test_a_signal_is_called_one(
     monkeypatch.setattr("dtk.tune.probe.probe", run)
     job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
     assert main(["tune", "micro_batch_size", *job, "--json"]) == 130
-    made = json.loads(capsys.readouterr().out)
-    assert made["take"] is None and made["notes"] == ["stopped by a signal"] and len(made["candidates"]) == 1
+    output = json.loads(capsys.readouterr().out)
+    assert output["take"] is None and output["notes"] == ["stopped by a signal"] and len(output["candidates"]) == 1

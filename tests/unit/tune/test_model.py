@@ -35,17 +35,17 @@ def test_a_gain_says_no_more_than_noise_allows(gain: Estimate | None, verdict: s
 def test_gains_are_over_the_repeats_that_both_have() -> None:
     ours = {1: probe(200.0), 2: probe(400.0), 3: probe(900.0)}
     theirs = {1: probe(100.0), 2: probe(200.0), 3: OOM}
-    made = row_of(B, ours, theirs)
-    assert made.gain is not None and (made.gain.median, made.gain.count) == (2.0, 2)
-    assert made.tokens_per_s is not None and made.tokens_per_s.median == 400.0
-    assert made.finished and len(made.runs) == 3
+    row = row_of(B, ours, theirs)
+    assert row.gain is not None and (row.gain.median, row.gain.count) == (2.0, 2)
+    assert row.tokens_per_s is not None and row.tokens_per_s.median == 400.0
+    assert row.finished and len(row.runs) == 3
     assert row_of(A, theirs, None).gain is None
 
 
 def test_the_first_probe_that_did_not_finish_is_how_it_ended() -> None:
-    made = row_of(B, {1: probe(100.0), 2: OOM, 3: probe(state="failed", reason="ValueError")}, {1: OOM})
-    assert (made.ended, made.out_of_memory, made.finished) == ("out of memory", True, False)
-    assert made.gain is None and made.peak_memory_bytes is not None
+    row = row_of(B, {1: probe(100.0), 2: OOM, 3: probe(state="failed", reason="ValueError")}, {1: OOM})
+    assert (row.ended, row.out_of_memory, row.finished) == ("out of memory", True, False)
+    assert row.gain is None and row.peak_memory_bytes is not None
     assert row_of(B, {}, None).tokens_per_s is None
 
 
@@ -64,7 +64,10 @@ def test_json_names_what_to_type() -> None:
     )  # fmt: skip
     data = json.loads(json.dumps(as_json(report)))
     assert (data["take"], data["reference"]) == ("train.micro_batch_size=2", "train.micro_batch_size=1")
-    assert [one["override"] for one in data["candidates"]] == ["train.micro_batch_size=1", "train.micro_batch_size=2"]
+    assert [candidate["override"] for candidate in data["candidates"]] == [
+        "train.micro_batch_size=1",
+        "train.micro_batch_size=2",
+    ]
     assert (
         data["candidates"][0]["present"] is True
         and data["candidates"][1]["verdict"] == "too few repeats for an interval"

@@ -28,11 +28,11 @@ def test_memory_is_told_by_the_status_of_the_run(
     write_json(paths.status, Status(state=state, reason="", failure=failure))  # type: ignore[arg-type]
     figures = {"tokens_per_s": 12.5, "peak_memory_bytes_per_rank": [3, 7, 5]}
     write_json(paths.summary, {"figures": figures})
-    made = _read(paths.root)
-    assert made.out_of_memory is memory
-    assert made.fits is (state == "finished")
-    assert made.reason == (failure.reason if failure else "")
-    assert (made.tokens_per_s, made.peak_memory_bytes) == (12.5, 7)
+    probe = _read(paths.root)
+    assert probe.out_of_memory is memory
+    assert probe.fits is (state == "finished")
+    assert probe.reason == (failure.reason if failure else "")
+    assert (probe.tokens_per_s, probe.peak_memory_bytes) == (12.5, 7)
 
 
 def test_a_short_run_fits_every_schedule() -> None:

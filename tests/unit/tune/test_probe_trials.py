@@ -17,14 +17,14 @@ def test_a_candidate_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPa
         return probe(state="failed", reason="ValueError") if overrides[-1].endswith("=2") else probe(1.0)
 
     monkeypatch.setattr("dtk.tune.probe.probe", run)
-    made = Trials([], None, Path(), lambda text: None, float("inf"))
-    made.rounds([micro.candidate(1), micro.candidate(2), micro.candidate(4)], 1, 3)
+    trials = Trials([], None, Path(), lambda text: None, float("inf"))
+    trials.rounds([micro.candidate(1), micro.candidate(2), micro.candidate(4)], 1, 3)
     assert [text[-1] for text in tried] == list("1241414"), "in turns"
-    assert not made.stopped
+    assert not trials.stopped
 
 
 def test_no_probe_starts_when_the_time_is_up() -> None:
-    made = Trials([], None, Path(), lambda text: None, 0.0)
-    made.rounds([micro.candidate(1)], 1, 3)
-    assert made.stopped.startswith("the time is up") and not made.probes
-    assert micro.find_largest(made, [1, 2]) is None
+    trials = Trials([], None, Path(), lambda text: None, 0.0)
+    trials.rounds([micro.candidate(1)], 1, 3)
+    assert trials.stopped.startswith("the time is up") and not trials.probes
+    assert micro.find_largest(trials, [1, 2]) is None

@@ -10,7 +10,7 @@ from diagnostics.contract.artifacts import RunPaths, Status, write_json
 STEPS = 5
 
 
-def made(folder: Path, name: str, state: str = "finished", **more: Any) -> Path:
+def make_run(folder: Path, name: str, state: str = "finished", **more: Any) -> Path:
     """A run with some metrics."""
     paths = RunPaths(folder / name)
     paths.root.mkdir(parents=True)

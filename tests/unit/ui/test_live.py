@@ -11,11 +11,11 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.evidence.ring.format import FINISHED, NO_PEER, STARTED
 from dtk.record.ring import Ring
 from dtk.ui import live
-from tests.unit.ui.folders import beat, logged, made
+from tests.unit.ui.folders import beat, logged, make_run
 
 
 def test_of_a_step_that_was_made_again_the_last_record_counts(tmp_path: Path) -> None:
-    run = made(tmp_path, "one")
+    run = make_run(tmp_path, "one")
     with (run / "metrics.jsonl").open("a") as file:
         file.write(
             json.dumps({"step": 5, "loss": 9.0, "mfu": None, "note": "text", "flag": True}) + '\n{"step": 6, "lo'
@@ -51,21 +51,21 @@ def test_figures_of_hundreds_of_digits_are_none_of_a_training(tmp_path: Path) ->
         f'{{"step": 1, "loss": {huge}}}\n{{"step": {huge}, "loss": 1}}\n{{"step": 2, "loss": 3}}\n'
     )
     assert live.curves(tmp_path / "m") == {"loss": [(2, 3)]}
-    run = made(tmp_path, "one", "running")
+    run = make_run(tmp_path, "one", "running")
     beat(run, 0, int("9" * 400), "forward")
     (rank,) = live.ranks(RunPaths(run), time.time())
     assert rank.step is None
 
 
 def test_long_curves_are_thinned_and_end_with_the_newest(tmp_path: Path) -> None:
-    run = made(tmp_path, "one")
+    run = make_run(tmp_path, "one")
     logged(run, 6, 3001)
     points = live.curves(run / "metrics.jsonl")["loss"]
     assert len(points) <= live.MOST_POINTS and points[-1][0] == 3001 and points == sorted(points)
 
 
 def test_only_the_end_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = made(tmp_path, "one")
+    run = make_run(tmp_path, "one")
     logged(run, 6, 500)
     monkeypatch.setattr(live, "TAIL_BYTES", 1000)
     points = live.curves(run / "metrics.jsonl")["loss"]
@@ -78,7 +78,7 @@ def test_a_pipe_in_place_of_the_metrics_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_ranks_in_order_with_the_age_of_their_heartbeats(tmp_path: Path) -> None:
-    run = made(tmp_path, "one", "running")
+    run = make_run(tmp_path, "one", "running")
     beat(run, 2, 7, "forward", 40)
     beat(run, 0, None, None)
     (run / "heartbeat" / "rank_00001.json").write_text('{"beat": 1')
@@ -89,7 +89,7 @@ def test_ranks_in_order_with_the_age_of_their_heartbeats(tmp_path: Path) -> None
 
 
 def test_the_collective_that_a_rank_is_inside(tmp_path: Path) -> None:
-    run = made(tmp_path, "one", "running")
+    run = make_run(tmp_path, "one", "running")
     (run / "flight").mkdir()
     beat(run, 0, 7, "backward")
     ring = Ring(run / "flight" / "rank_00000.ring", 0, 2, 0)
@@ -112,7 +112,7 @@ def test_the_collective_that_a_rank_is_inside(tmp_path: Path) -> None:
 
 
 def test_traces_are_unread_until_a_report_is_newer(tmp_path: Path) -> None:
-    run = RunPaths(made(tmp_path, "one"))
+    run = RunPaths(make_run(tmp_path, "one"))
     assert live.unread_ns(run) == 0
     for name in ("traces/rank_00000.json.gz", "report/report.json"):
         (run.root / name).parent.mkdir()
@@ -127,7 +127,7 @@ def test_traces_are_unread_until_a_report_is_newer(tmp_path: Path) -> None:
 def test_of_many_ranks_the_rings_of_those_furthest_behind_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = made(tmp_path, "one", "running")
+    run = make_run(tmp_path, "one", "running")
     for rank in range(live.RINGS + 20):
         beat(run, rank, 8 if rank == 79 else 9, "backward", 60 if rank == 78 else 0)
     read: list[int] = []

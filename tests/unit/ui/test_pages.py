@@ -11,7 +11,7 @@ from dtk.errors import DtkError
 from dtk.ui import live, pages
 from tests.unit.compare.folders import measures
 from tests.unit.plan.samples import plan
-from tests.unit.ui.folders import beat, made
+from tests.unit.ui.folders import beat, make_run
 
 
 def texts(block: object) -> str:
@@ -35,7 +35,7 @@ def listed(folder: Path, **query: str) -> list[str]:
 def folder(tmp_path: Path) -> Path:
     runs = tmp_path / "runs"
     for name, state in (("a-ddp", "finished"), ("b-fsdp", "failed"), ("c-fsdp", "finished")):
-        made(runs, name, state)
+        make_run(runs, name, state)
     (runs / "notes").mkdir()
     return runs
 
@@ -83,13 +83,13 @@ def test_no_runs_yet_says_what_to_type(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_says_who_failed_and_why(folder: Path) -> None:
-    made(folder, "d", "failed", failure=Failure(rank=3, reason="ValueError: <b>bad</b>"))
+    make_run(folder, "d", "failed", failure=Failure(rank=3, reason="ValueError: <b>bad</b>"))
     page = texts(pages.run_page(folder, "d"))
     assert "rank 3: ValueError: &lt;b&gt;bad&lt;/b&gt;" in page and "<b>" not in page
 
 
 def test_ranks_that_are_silent_or_behind_stand_out_in_a_live_run(folder: Path) -> None:
-    run = made(folder, "e", "queued")
+    run = make_run(folder, "e", "queued")
     for rank, step, age_s in ((0, 9, 0), (1, 8, 0), (2, 9, 99)):
         beat(run, rank, step, "forward", age_s)
     present = pages.ranks(pages.RunPaths(run), 0.0)
@@ -101,7 +101,7 @@ def test_ranks_that_are_silent_or_behind_stand_out_in_a_live_run(folder: Path) -
 
 
 def test_a_thousand_ranks_are_cells(folder: Path) -> None:
-    run = made(folder, "f", "finished")
+    run = make_run(folder, "f", "finished")
     for rank in (0, 1, *range(40, 140)):
         beat(run, rank, 5, "end")
     beat(run, 41, 4, "backward")
@@ -116,7 +116,7 @@ def test_a_thousand_ranks_are_cells(folder: Path) -> None:
 
 
 def test_of_a_thousand_live_ranks_those_behind_are_named_with_what_they_are_inside(folder: Path) -> None:
-    run = made(folder, "h", "queued")
+    run = make_run(folder, "h", "queued")
     for rank in range(100):
         beat(run, rank, 8 if rank == 41 else 9, "data" if rank == 41 else "backward", 60 if rank == 70 else 0)
     section = pages._ranks(live.ranks(pages.RunPaths(run), pages.time.time()), live=True)
@@ -127,7 +127,7 @@ def test_of_a_thousand_live_ranks_those_behind_are_named_with_what_they_are_insi
 
 
 def test_what_was_planned_stands_beside_what_was_measured(folder: Path) -> None:
-    run = made(folder, "g")
+    run = make_run(folder, "g")
     write_json(
         run / "plan.json",
         {"peak_bytes": 1 << 20, "time": {"step_s": 0.5}, "traffic": [{"count": 2, "size_bytes": 2048}]},
@@ -141,7 +141,7 @@ def test_what_was_planned_stands_beside_what_was_measured(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "", "notes", "../outside", "link"])
 def test_only_runs_of_the_folder_are_found(name: str, folder: Path, tmp_path: Path) -> None:
-    made(tmp_path, "outside")
+    make_run(tmp_path, "outside")
     (folder / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(DtkError, match="there is no run"):
         pages.run_page(folder, name)

@@ -11,12 +11,12 @@ import pytest
 
 from dtk.errors import DtkError
 from dtk.ui.server import HOST, Server
-from tests.unit.ui.folders import made
+from tests.unit.ui.folders import make_run
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    made(tmp_path / "runs", "a-ddp")
+    make_run(tmp_path / "runs", "a-ddp")
     with Server(tmp_path / "runs") as serving:
         thread = threading.Thread(target=lambda: serving.serve_forever(poll_interval=0.01))
         thread.start()
@@ -78,7 +78,7 @@ def test_a_page_that_does_not_exist_is_one_clear_line(path: str, server: Server)
 
 def test_a_name_that_is_no_utf8_leaves_the_pages_readable(server: Server) -> None:
     name = os.fsdecode(b"b-\xff")
-    made(server.folder, name)
+    make_run(server.folder, name)
     code, _, body = allowed(server, "/")
     assert code == 200 and 'href="/run/a-ddp"' in body and 'href="/run/b-%FF"' in body
     assert allowed(server, "/run/b-%FF")[0] == 200

@@ -24,8 +24,8 @@ def figures(tokens: float, terms: tuple[str, int | None]) -> Figures:
 def test_throughput_is_compared_under_the_same_terms(
     before: tuple[str, int | None], after: tuple[str, int | None], comparable: bool
 ) -> None:
-    told = table(Proof("overlap.skew", REMEDY, figures(100.0, before), figures(250.0, after)))
-    (line,) = (line for line in told.splitlines() if line.startswith("tokens/s"))
+    text = table(Proof("overlap.skew", REMEDY, figures(100.0, before), figures(250.0, after)))
+    (line,) = (line for line in text.splitlines() if line.startswith("tokens/s"))
     assert line.split()[1:] == (["100.0", "250.0"] if comparable else ["not", "comparable", "not", "comparable"])
 
 
@@ -76,8 +76,8 @@ def test_a_hang_holds_by_its_end_and_memory_by_its_peak() -> None:
 
 
 def test_why_throughput_is_not_compared() -> None:
-    told = table(Proof("overlap.skew", REMEDY, figures(100.0, ("light", 10)), figures(250.0, ("full", 8))))
+    text = table(Proof("overlap.skew", REMEDY, figures(100.0, ("light", 10)), figures(250.0, ("full", 8))))
     reason = "before 10 steps with record=light, after 8 steps with record=full, and recording takes time"
-    assert ["because", reason] in [line.split(maxsplit=1) for line in told.splitlines()]
+    assert ["because", reason] in [line.split(maxsplit=1) for line in text.splitlines()]
     alike = Proof("overlap.skew", REMEDY, figures(100.0, ("full", 8)), figures(250.0, ("full", 8)))
     assert "not comparable" not in table(alike)

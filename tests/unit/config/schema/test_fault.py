@@ -29,7 +29,7 @@ def test_those_that_are_no_settings_are_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["fault=tiny_buckets", "fault.step=2"], "fault.step"),
         (["fault=leak", "fault.rank=0"], "fault.rank"),
@@ -37,8 +37,8 @@ def test_those_that_are_no_settings_are_code() -> None:
         (["fault=straggler", "fault.times=1"], "fault.times"),
     ],
 )
-def test_a_key_without_meaning_for_a_fault_is_refused(overrides: list[str], told: str) -> None:
-    with pytest.raises(DtkError, match=told.replace(".", r"\.")):
+def test_a_key_without_meaning_for_a_fault_is_refused(overrides: list[str], text: str) -> None:
+    with pytest.raises(DtkError, match=text.replace(".", r"\.")):
         compose(["model=gpt2_tiny", *overrides])
 
 

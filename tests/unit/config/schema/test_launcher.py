@@ -35,7 +35,7 @@ def test_the_defaults_leave_the_choice_to_the_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["launcher.oversubscribe=1.5"], "launcher.oversubscribe"),
         (["launcher=slurm", "launcher.oversubscribe=true"], "launcher.oversubscribe"),
@@ -46,8 +46,8 @@ def test_the_defaults_leave_the_choice_to_the_machine() -> None:
         (["launcher=kubernetes", "launcher.image=x", "launcher.kind=MPIJob"], "launcher.kind"),
     ],
 )
-def test_a_key_or_value_of_another_launcher_is_refused(overrides: list[str], told: str) -> None:
+def test_a_key_or_value_of_another_launcher_is_refused(overrides: list[str], text: str) -> None:
     from dtk.config.limits import check_numbers
 
-    with pytest.raises(DtkError, match=told.replace(".", r"\.")):
+    with pytest.raises(DtkError, match=text.replace(".", r"\.")):
         check_numbers({"launcher": dataclasses.asdict(compose(overrides).config.launcher)})

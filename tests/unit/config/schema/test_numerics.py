@@ -48,7 +48,7 @@ def test_every_schedule_can_warm_up(overrides: list[str], kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["optimizer=sgd", "optimizer.betas=[0.9,0.99]"], "optimizer=adamw"),
         (["optimizer=adamw", "optimizer.momentum=0.9"], "optimizer=sgd"),
@@ -59,8 +59,8 @@ def test_every_schedule_can_warm_up(overrides: list[str], kind: type) -> None:
         (["schedule=constant", "schedule.min_lr_ratio=0.1"], "schedule.min_lr_ratio"),
     ],
 )
-def test_a_key_of_another_kind_is_refused(overrides: list[str], told: str) -> None:
-    with pytest.raises(DtkError, match=told.replace(".", r"\.")):
+def test_a_key_of_another_kind_is_refused(overrides: list[str], text: str) -> None:
+    with pytest.raises(DtkError, match=text.replace(".", r"\.")):
         compose(overrides)
 
 

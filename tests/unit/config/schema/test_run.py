@@ -29,7 +29,7 @@ def test_callbacks_are_typed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["tracker=tensorboard", "tracker.project=x"], "tracker=wandb"),
         (["tracker=wandb", "tracker.mode=sometimes"], "tracker.mode"),
@@ -46,8 +46,8 @@ def test_callbacks_are_typed_one_by_one() -> None:
         (["task=speech"], "task"),
     ],
 )
-def test_a_wrong_key_or_type_names_the_key(overrides: list[str], told: str) -> None:
-    with pytest.raises(DtkError, match=told.replace(".", r"\.")):
+def test_a_wrong_key_or_type_names_the_key(overrides: list[str], text: str) -> None:
+    with pytest.raises(DtkError, match=text.replace(".", r"\.")):
         compose(overrides)
 
 

@@ -20,8 +20,8 @@ def test_every_kind_is_chosen_by_a_value_that_it_accepts() -> None:
                 for field in dataclasses.fields(kind)
                 if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             }
-            made: Any = kind(**{**required, tag: value})
-            assert getattr(made, tag) == value
+            result: Any = kind(**{**required, tag: value})
+            assert getattr(result, tag) == value
 
 
 def test_names_that_are_exported_exist() -> None:

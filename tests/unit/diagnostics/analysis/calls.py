@@ -34,9 +34,11 @@ def call(
     **more: Any,
 ) -> Call:
     """A collective; `line=None` has no stack, `wire` replaces parts of its signature."""
-    made = Wire(op, () if size is None else (size,), () if size is None else ("float32",))._replace(**(wire or {}))
+    result = Wire(op, () if size is None else (size,), () if size is None else ("float32",))._replace(**(wire or {}))
     stack = () if line is None else (frame(line, function), *callers)
-    return Call(key, seq, Described(made, f"{op} [{size}]"), done, more.pop("at_s", START_S + seq), stack=stack, **more)
+    return Call(
+        key, seq, Described(result, f"{op} [{size}]"), done, more.pop("at_s", START_S + seq), stack=stack, **more
+    )
 
 
 def history(*lines: int, start: int = 1, **more: Any) -> list[Call]:

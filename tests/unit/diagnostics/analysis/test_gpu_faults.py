@@ -48,9 +48,9 @@ def test_the_rank_is_found_by_the_process_that_torchrun_listed() -> None:
 )
 def test_errors_of_cuda_that_are_the_devices(text: str, after: str | None) -> None:
     error = RankError(1, "error.json", 0, "RuntimeError", text)
-    found = [faults(fact("cuda_error", 1, error=text)), faults(errors=(error,))]
-    assert [[event.after for event in events] for events in found] == [[after] if after else []] * 2
-    for events in found:
+    result = [faults(fact("cuda_error", 1, error=text)), faults(errors=(error,))]
+    assert [[event.after for event in events] for events in result] == [[after] if after else []] * 2
+    for events in result:
         for event in events:
             assert not event.by_driver and event.rank == 1 and event.text in text
 

@@ -91,8 +91,8 @@ def test_a_damaged_degree_of_experts_is_left_out(tmp_path):
 
 
 def test_findings_get_the_name_of_their_group(tmp_path):
-    found = Finding(cause="hang.network", status="confirmed", facts=Stated("x"), group=Group("17", (2, 3)))
+    finding = Finding(cause="hang.network", status="confirmed", facts=Stated("x"), group=Group("17", (2, 3)))
     mesh = {**dict.fromkeys(ORDER, 1), "pp": 2, "tp": 2}
-    (one,) = named(evidence(tmp_path, mesh, 4), [found])
-    assert one.group == Group("17", (2, 3), "tp group of stage 1")
-    assert named(evidence(tmp_path, {**mesh, "tp": 1, "pp": 1, "dp_shard": 4}, 4), [found]) == [found]
+    (item,) = named(evidence(tmp_path, mesh, 4), [finding])
+    assert item.group == Group("17", (2, 3), "tp group of stage 1")
+    assert named(evidence(tmp_path, {**mesh, "tp": 1, "pp": 1, "dp_shard": 4}, 4), [finding]) == [finding]

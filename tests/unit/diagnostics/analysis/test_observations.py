@@ -31,21 +31,23 @@ def seen(*moments: Moment, lines: tuple[Frame, ...] = ()) -> Observation:
 
 
 def test_a_thread_whose_wait_does_not_end_is_blocked() -> None:
-    one = seen(Moment(0, "S"), Moment(10, "S"), Moment(30, "S"), lines=(HERE, HERE, HERE))
-    assert (one.blocked_s, one.idle_s, one.fixed_s, one.busy) == (30, 30, 30, False)
+    observation = seen(Moment(0, "S"), Moment(10, "S"), Moment(30, "S"), lines=(HERE, HERE, HERE))
+    assert (observation.blocked_s, observation.idle_s, observation.fixed_s, observation.busy) == (30, 30, 30, False)
 
 
 def test_only_the_last_windows_in_a_row_count() -> None:
-    one = seen(Moment(0, "S"), Moment(10, "S", switches=5), Moment(30, "S", switches=5), lines=(HERE, HERE, HERE))
-    assert (one.blocked_s, one.idle_s) == (20, 30), "a wait ended before the second look"
+    observation = seen(
+        Moment(0, "S"), Moment(10, "S", switches=5), Moment(30, "S", switches=5), lines=(HERE, HERE, HERE)
+    )
+    assert (observation.blocked_s, observation.idle_s) == (20, 30), "a wait ended before the second look"
     moved = seen(Moment(0, "S"), Moment(10, "S"), Moment(30, "S"), lines=(HERE, HERE, THERE))
     assert (moved.blocked_s, moved.idle_s, moved.fixed_s) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("cpu_s", "idle_s", "busy"), [(0.1, 10, False), (2.0, 0, False), (9.0, 0, True)])
 def test_cpu_time_tells_a_thread_at_work_from_one_that_polls(cpu_s: float, idle_s: float, busy: bool) -> None:
-    one = seen(Moment(0, "S"), Moment(10, "S", cpu_s=cpu_s), lines=(HERE, HERE))
-    assert (one.idle_s, one.fixed_s, one.busy) == (idle_s, 10, busy)
+    observation = seen(Moment(0, "S"), Moment(10, "S", cpu_s=cpu_s), lines=(HERE, HERE))
+    assert (observation.idle_s, observation.fixed_s, observation.busy) == (idle_s, 10, busy)
 
 
 def test_without_stacks_cpu_time_and_switches_alone_count() -> None:
@@ -54,12 +56,12 @@ def test_without_stacks_cpu_time_and_switches_alone_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "gone", "stopped"),
+    ("state", "lost", "stopped"),
     [("S", False, False), ("", True, False), ("Z", True, False), ("T", False, True), ("t", False, True)],
 )
-def test_processes_that_ended_or_are_held(state: str, gone: bool, stopped: bool) -> None:
-    one = seen(Moment(0, "S"), Moment(10, state))
-    assert (one.exited, one.stopped) == (gone, stopped)
+def test_processes_that_ended_or_are_held(state: str, lost: bool, stopped: bool) -> None:
+    observation = seen(Moment(0, "S"), Moment(10, state))
+    assert (observation.exited, observation.stopped) == (lost, stopped)
 
 
 def test_a_summary_for_a_report_without_a_cause() -> None:

@@ -10,19 +10,19 @@ from diagnostics.analysis.pairwise import Pairs, _splits, first_misfit
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import parse
-from tests.unit.diagnostics.ring_bytes import Made, ring
+from tests.unit.diagnostics.ring_bytes import RingCall, ring
 
 ROWS = st.integers(0, 9)
 
 
-def exchange(table: list[list[int]], rank: int, expected: list[int] | None = None) -> Made:
+def exchange(table: list[list[int]], rank: int, expected: list[int] | None = None) -> RingCall:
     """One rank's all_to_all: it sends its row of the table and expects its column, or something else."""
     sent, due = table[rank], [row[rank] for row in table] if expected is None else expected
-    return Made("all_to_all_single", splits=(sent, due), sizes=([sum(sent), 2], [sum(due), 2]))
+    return RingCall("all_to_all_single", splits=(sent, due), sizes=([sum(sent), 2], [sum(due), 2]))
 
 
-def pairs_of(calls: dict[int, list[Made]], world: int) -> Pairs:
-    records = {rank: parse(ring(rank, world, made)).records for rank, made in calls.items()}
+def pairs_of(calls: dict[int, list[RingCall]], world: int) -> Pairs:
+    records = {rank: parse(ring(rank, world, call)).records for rank, call in calls.items()}
     return Pairs(Evidence(Path(), Limits()), None, records, {})
 
 
@@ -36,7 +36,7 @@ def tables(draw: st.DrawFn) -> list[list[int]]:
 @given(tables())
 @settings(max_examples=60)
 def test_tables_that_agree_have_no_misfit(table: list[list[int]]) -> None:
-    calls = {rank: [Made("all_reduce"), exchange(table, rank)] for rank in range(len(table))}
+    calls = {rank: [RingCall("all_reduce"), exchange(table, rank)] for rank in range(len(table))}
     assert first_misfit(pairs_of(calls, len(table))) is None
 
 
@@ -45,17 +45,17 @@ def test_tables_that_agree_have_no_misfit(table: list[list[int]]) -> None:
 def test_what_one_rank_expects_otherwise_is_what_is_found(table: list[list[int]], data: st.DataObject) -> None:
     """The misfits are exactly the pairs that were changed, and the rank that changed them is among the culprits."""
     world = len(table)
-    odd = data.draw(st.integers(0, world - 1))
+    uneven = data.draw(st.integers(0, world - 1))
     changed = data.draw(st.sets(st.integers(0, world - 1), min_size=1))
-    expected = [row[odd] + (sender in changed) for sender, row in enumerate(table)]
-    calls = {rank: [exchange(table, rank, expected if rank == odd else None)] for rank in range(world)}
+    expected = [row[uneven] + (sender in changed) for sender, row in enumerate(table)]
+    calls = {rank: [exchange(table, rank, expected if rank == uneven else None)] for rank in range(world)}
     case = first_misfit(pairs_of(calls, world))
     assert case is not None
-    assert {(m.sender, m.receiver, m.expected - m.sent) for m in case.misfits} == {(s, odd, 1) for s in changed}
-    assert odd in case.culprits and case.group == tuple(range(world))
+    assert {(m.sender, m.receiver, m.expected - m.sent) for m in case.misfits} == {(s, uneven, 1) for s in changed}
+    assert uneven in case.culprits and case.group == tuple(range(world))
     assert {*case.culprits} | {*case.victims} == {*range(world)}
-    if len(changed - {odd}) > 1 and world > 2:
-        assert case.culprits == (odd,), "it fits none of several peers, and each of those fits the others"
+    if len(changed - {uneven}) > 1 and world > 2:
+        assert case.culprits == (uneven,), "it fits none of several peers, and each of those fits the others"
 
 
 def test_the_first_exchange_that_does_not_fit_counts() -> None:
@@ -66,7 +66,7 @@ def test_the_first_exchange_that_does_not_fit_counts() -> None:
 
 
 def test_no_splits_stand_for_even_ones_and_damaged_ones_for_nothing() -> None:
-    calls = {0: [Made("all_to_all_single", splits=([], []), sizes=([8, 2], [8, 2]))]}
+    calls = {0: [RingCall("all_to_all_single", splits=([], []), sizes=([8, 2], [8, 2]))]}
     (record,) = pairs_of(calls, 4).records[0]
     assert _splits(record, 4) == ([2, 2, 2, 2], [2, 2, 2, 2])
     for damaged in ("", "[", "[[1]]", "[[1, 2], [3, 4]]", json.dumps([["a"] * 4, [1] * 4]), "[" * 5000):

@@ -34,14 +34,14 @@ def noisy(count: int, start: float = 4.0, fall: float = 0.02) -> list[float]:
 def test_a_factor_is_found_whichever_run_comes_first(factor: int, start: float, swap: bool) -> None:
     losses = [start + 0.01 * ((n * 7919) % 13) for n in range(40)]
     logs = [printed(losses), printed([factor * loss for loss in losses], file="b")]
-    ((figure, found, one, other),) = multiples(job(*(logs[::-1] if swap else logs)))
-    assert (figure, found, one.file, other.file) == ("loss", factor, "a", "b")
+    ((figure, result, first, other),) = multiples(job(*(logs[::-1] if swap else logs)))
+    assert (figure, result, first.file, other.file) == ("loss", factor, "a", "b")
 
 
 def test_gradients_alone_may_be_a_multiple() -> None:
     losses, norms = noisy(40), [1 + 0.1 * (n % 7) for n in range(40)]
-    found = multiples(job(printed(losses, norms=norms), printed(losses, norms=[8 * norm for norm in norms], file="b")))
-    assert [case[:2] for case in found] == [("grad_norm", 8)]
+    result = multiples(job(printed(losses, norms=norms), printed(losses, norms=[8 * norm for norm in norms], file="b")))
+    assert [case[:2] for case in result] == [("grad_norm", 8)]
 
 
 @pytest.mark.parametrize("other", [noisy(40), noisy(40, 8.0, 0.01), [1.5 * loss for loss in noisy(40)], noisy(9)])
@@ -75,10 +75,10 @@ def test_a_log_is_cut_where_its_steps_begin_again() -> None:
     ],
 )
 def test_a_resume_is_held_against_what_came_before(first: int, losses: list[float], is_worse: bool) -> None:
-    found = worse_after_resume(job(printed(losses, first, file="b"), printed(noisy(100))))
-    assert (found is not None) == is_worse
-    if found is not None:
-        assert (found[0].file, found[1].file) == ("a", "b") and found[3] > 1.5 * found[2]
+    result = worse_after_resume(job(printed(losses, first, file="b"), printed(noisy(100))))
+    assert (result is not None) == is_worse
+    if result is not None:
+        assert (result[0].file, result[1].file) == ("a", "b") and result[3] > 1.5 * result[2]
 
 
 def test_two_trainers_in_the_same_logs_are_not_compared_with_each_other() -> None:

@@ -46,10 +46,10 @@ def course(level: float, count: int, noise: float = 0.01, seed: int = 0) -> list
 
 
 def test_a_loss_that_goes_up_at_once_and_stays_there() -> None:
-    found = jump(log([*course(2.0, 40), *course(6.0, 20)]))
-    assert found is not None and (found.line, found.step, found.steps_after) == (41, 40, 20)
-    assert found.before == pytest.approx(2, abs=0.02) and found.after == pytest.approx(6, abs=0.02)
-    assert found.norms is None
+    result = jump(log([*course(2.0, 40), *course(6.0, 20)]))
+    assert result is not None and (result.line, result.step, result.steps_after) == (41, 40, 20)
+    assert result.before == pytest.approx(2, abs=0.02) and result.after == pytest.approx(6, abs=0.02)
+    assert result.norms is None
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_no_jump(losses: list[float]) -> None:
 
 def test_gradient_norms_before_and_after() -> None:
     losses = [*course(2.0, 40), *course(6.0, 20)]
-    found = jump(log(losses, norms=[*[1.0] * 40, *[50.0] * 20]))
-    assert found is not None and found.norms == (1.0, 50.0)
+    result = jump(log(losses, norms=[*[1.0] * 40, *[50.0] * 20]))
+    assert result is not None and result.norms == (1.0, 50.0)
 
 
 def test_a_second_run_in_the_same_log_begins_with_a_high_loss_again() -> None:
@@ -84,8 +84,8 @@ def test_a_second_run_in_the_same_log_begins_with_a_high_loss_again() -> None:
 @settings(max_examples=30)
 @given(st.integers(WINDOW + 5, 60), st.integers(LEAST_AFTER, 40), st.floats(1.7, 9.0), st.integers(0, 99))
 def test_a_planted_jump_is_found_at_its_step(before: int, after: int, factor: float, seed: int) -> None:
-    found = jump(log([*course(3.0, before, seed=seed), *course(3.0 * factor, after, seed=seed + 1)]))
-    assert isinstance(found, Jump) and found.line == before + 1
+    result = jump(log([*course(3.0, before, seed=seed), *course(3.0 * factor, after, seed=seed + 1)]))
+    assert isinstance(result, Jump) and result.line == before + 1
 
 
 @pytest.mark.parametrize(("count", "lasting"), [(LEAST_AFTER // 2, True), (LEAST_AFTER // 2 - 1, False), (1, False)])
@@ -113,7 +113,7 @@ def test_steps_that_are_skipped_until_the_log_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("skipped", "printed", "scale", "found"),
+    ("skipped", "printed", "scale", "expected"),
     [
         ([0.0, 0.0, 100.0], [1, 1, 0], 1024.0, (3, 100)),  # Megatron-LM counts the steps of a row.
         ([100.0, 100.0], [0, 0], 1.0, (1, 200)),
@@ -122,23 +122,23 @@ def test_steps_that_are_skipped_until_the_log_ends() -> None:
     ],
 )
 def test_steps_that_were_skipped_are_counted(
-    skipped: list[float], printed: list[int], scale: float, found: tuple[int, int] | None
+    skipped: list[float], printed: list[int], scale: float, expected: tuple[int, int] | None
 ) -> None:
     count = len(skipped)
     case = skipped_to_the_end(log([2.0] * count, skipped=skipped, printed=printed, scales=[scale] * count))
-    assert (None if case is None else (case.line, case.count)) == found
+    assert (None if case is None else (case.line, case.count)) == expected
 
 
 def overflow(scales: list[float], steps: int = 0) -> Printed:
-    found = log([2.0] * steps)
+    printed = log([2.0] * steps)
     for n, scale in enumerate(scales):
-        found.steps.overflow_lines.append(100 + n)
-        found.steps.overflow_scales.append(scale)
-    return found
+        printed.steps.overflow_lines.append(100 + n)
+        printed.steps.overflow_scales.append(scale)
+    return printed
 
 
 @pytest.mark.parametrize(
-    ("scales", "found"),
+    ("scales", "expected"),
     [
         ([4, 2, 1, 1, 1], (102, 3)),
         ([4, 2, 1, 1], None),
@@ -149,9 +149,9 @@ def overflow(scales: list[float], steps: int = 0) -> Printed:
         ([2.0**n for n in range(15, 0, -1)], None),  # A search from the start, however far it goes.
     ],
 )
-def test_a_loss_scale_that_was_halved_to_its_end(scales: list[float], found: tuple[int, int] | None) -> None:
+def test_a_loss_scale_that_was_halved_to_its_end(scales: list[float], expected: tuple[int, int] | None) -> None:
     case = skipped_to_the_end(overflow(scales))
-    assert (None if case is None else (case.line, case.count)) == found
+    assert (None if case is None else (case.line, case.count)) == expected
 
 
 def test_steps_that_went_on_behind_the_last_overflow() -> None:
@@ -159,7 +159,7 @@ def test_steps_that_went_on_behind_the_last_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "skipped", "told"),
+    ("losses", "skipped", "text"),
     [
         ([2.0, 0.2, 0.0, 0.0], [NAN] * 4, True),  # The loss before the first such norm was still finite.
         ([2.0, 2.0, 2.0, 2.0], [NAN] * 4, False),  # It may have been skipped, as float16 does.
@@ -167,24 +167,24 @@ def test_steps_that_went_on_behind_the_last_overflow() -> None:
         ([2.0, 2.0, 2.0, 2.0], [0.0, 1.0, 1.0, 1.0], False),
     ],
 )
-def test_a_few_norms_that_are_not_finite_at_the_end(losses: list[float], skipped: list[float], told: bool) -> None:
+def test_a_few_norms_that_are_not_finite_at_the_end(losses: list[float], skipped: list[float], text: bool) -> None:
     norms = [1.0, NAN, NAN, NAN]
     case = non_finite_to_the_end(log(losses, norms=norms, skipped=skipped))
-    assert case is not None and case.lasting is told
+    assert case is not None and case.lasting is text
 
 
-@pytest.mark.parametrize(("scale", "told"), [(1.0, True), (4096.0, False)])
-def test_two_norms_that_are_not_finite_are_enough_without_a_loss_scale(scale: float, told: bool) -> None:
+@pytest.mark.parametrize(("scale", "text"), [(1.0, True), (4096.0, False)])
+def test_two_norms_that_are_not_finite_are_enough_without_a_loss_scale(scale: float, text: bool) -> None:
     case = non_finite_to_the_end(log([2.0] * 4, norms=[1.0, 1.0, NAN, NAN], scales=[scale] * 4))
-    assert case is not None and (case.line, case.lasting) == (3, told)
+    assert case is not None and (case.line, case.lasting) == (3, text)
 
 
 def test_a_climb_to_far_above_the_start_is_found_where_it_left_it() -> None:
     losses = [10.8, *course(9.0, 20), *[9.0 + 0.5 * n for n in range(60)]]
-    found = jump(log(losses, norms=[*[1.0] * 24, *[9.0] * 57]))
-    assert found is not None and not found.at_once and found.fell
-    assert (found.line, found.steps_after, found.norms) == (26, 56, (1.0, 9.0))
-    assert found.before == pytest.approx(9, abs=0.02) and found.after == pytest.approx(33.75)
+    result = jump(log(losses, norms=[*[1.0] * 24, *[9.0] * 57]))
+    assert result is not None and not result.at_once and result.fell
+    assert (result.line, result.steps_after, result.norms) == (26, 56, (1.0, 9.0))
+    assert result.before == pytest.approx(9, abs=0.02) and result.after == pytest.approx(33.75)
     at_once = jump(log([10.8, *[12.0 + n for n in range(60)]]))
     assert at_once is not None and not at_once.fell
 

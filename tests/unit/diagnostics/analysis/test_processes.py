@@ -27,8 +27,8 @@ def refuses(number: int) -> int:
     return number
 
 
-def results(found: Iterator[tuple[int, bool]]) -> tuple[list[int], set[bool]]:
-    numbers, places = zip(*found, strict=True)
+def results(result: Iterator[tuple[int, bool]]) -> tuple[list[int], set[bool]]:
+    numbers, places = zip(*result, strict=True)
     return [*numbers], {*places}
 
 

@@ -41,7 +41,7 @@ def dated(
     return lines
 
 
-def found(folder: Path, lines: Iterable[str]) -> Jump | None:
+def jump_of(folder: Path, lines: Iterable[str]) -> Jump | None:
     (folder / "train.log").write_text("\n".join(lines) + "\n")
     return slower(printed_steps(gather(folder, Limits())))
 
@@ -68,7 +68,7 @@ SLOW = [*noisy(0.8, 60), *noisy(3.1, 40, 1)]
     ],
 )
 def test_steps_that_became_slower(tmp_path: Path, form: str, where: str) -> None:
-    change = found(tmp_path, dated(SLOW, form))
+    change = jump_of(tmp_path, dated(SLOW, form))
     assert change is not None and change.where == where
     assert (change.before, change.after) == pytest.approx((0.8, 3.1), rel=0.1) or where.startswith("epoch")
     assert change.after == pytest.approx(3.1 / 0.8 * change.before, rel=0.1)
@@ -84,7 +84,7 @@ def test_records_of_steps_that_became_slower(tmp_path: Path) -> None:
 
 
 def test_steps_that_became_slower_little_by_little(tmp_path: Path) -> None:
-    change = found(tmp_path, dated(step_s * (1 + n / 50) for n, step_s in enumerate(noisy(1.0, 200))))
+    change = jump_of(tmp_path, dated(step_s * (1 + n / 50) for n, step_s in enumerate(noisy(1.0, 200))))
     assert change is not None and change.after > 2 * change.before and not change.at_once
     assert "the time of a step rose from 1" in diagnose(tmp_path).statement
 
@@ -92,7 +92,7 @@ def test_steps_that_became_slower_little_by_little(tmp_path: Path) -> None:
 @pytest.mark.parametrize("every", [10, 50])
 def test_dates_of_whole_seconds_are_enough(tmp_path: Path, every: int) -> None:
     lines = dated([*noisy(0.2, 4000), *noisy(0.7, 4000)])
-    change = found(tmp_path, (line.replace(line[19:23], "") for line in lines[::every]))
+    change = jump_of(tmp_path, (line.replace(line[19:23], "") for line in lines[::every]))
     assert change is not None and int(change.where.removeprefix("step ").replace(",", "")) in range(3900, 4300)
     assert (change.before, change.after) == pytest.approx((0.2, 0.7), rel=0.1)
 
@@ -160,16 +160,16 @@ HEALTHY: dict[str, Callable[[], Iterable[str]]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_steps_that_did_not_become_slower_for_good(tmp_path: Path, name: str) -> None:
-    assert found(tmp_path, HEALTHY[name]()) is None
+    assert jump_of(tmp_path, HEALTHY[name]()) is None
 
 
 def test_four_ranks_that_became_slower(tmp_path: Path) -> None:
-    change = found(tmp_path, ranks(SLOW))
+    change = jump_of(tmp_path, ranks(SLOW))
     assert change is not None and change.where in ("step 60", "step 61", "step 62")
 
 
 def test_the_first_screen_says_since_when_steps_are_slower(tmp_path: Path) -> None:
-    assert found(tmp_path, dated(SLOW)) is not None
+    assert jump_of(tmp_path, dated(SLOW)) is not None
     report = diagnose(tmp_path)
     words = "no cause is confirmed, and steps took 797 ms until step 61 and 3.12 s since then"
     assert (report.outcome, report.statement.startswith(words)) == ("undecided", True)
@@ -180,7 +180,7 @@ def test_traces_of_good_steps_say_nothing_of_later_ones_that_are_slower(
     tmp_path: Path, level_s: float, outcome: str
 ) -> None:
     write(next(each for each in SCENARIOS if each.name == "ddp").build(), tmp_path)
-    found(tmp_path, dated([*noisy(0.8, 60), *noisy(level_s, 40, 1)]))
+    jump_of(tmp_path, dated([*noisy(0.8, 60), *noisy(level_s, 40, 1)]))
     report = diagnose(tmp_path)
     assert (report.outcome, "until step 61" in report.statement) == (outcome, outcome == "undecided")
     assert "exposed communication" in (report.figures or report.statement)
@@ -359,18 +359,18 @@ def test_a_job_that_is_killed_late_was_not_silent_before(tmp_path: Path) -> None
 
 
 def test_steps_are_counted_once_though_several_ranks_print_them(tmp_path: Path) -> None:
-    assert found(tmp_path, ranks(noisy(0.8, 100))) is None
+    assert jump_of(tmp_path, ranks(noisy(0.8, 100))) is None
     assert printed_steps(gather(tmp_path, Limits())).count == 100
 
 
 def test_the_time_since_the_start_shows_steps_that_became_slower(tmp_path: Path) -> None:
     since_s = accumulate(SLOW)
-    change = found(tmp_path, (f"step {n} | loss 2.5 | time {at_s:.3f}s" for n, at_s in enumerate(since_s, 1)))
+    change = jump_of(tmp_path, (f"step {n} | loss 2.5 | time {at_s:.3f}s" for n, at_s in enumerate(since_s, 1)))
     assert change is not None and change.where == "step 61" and change.after == pytest.approx(3.1, rel=0.1)
 
 
 def test_steps_of_equal_batches_that_became_slower(tmp_path: Path) -> None:
     lines = dated([*noisy(0.4, 50), *SLOW], MEGATRON)
     sizes = (f"| global batch size: {256 if n < 50 else 512:5} | lm loss" for n in range(len(lines)))
-    change = found(tmp_path, (line.replace("| lm loss", size) for line, size in zip(lines, sizes, strict=True)))
+    change = jump_of(tmp_path, (line.replace("| lm loss", size) for line, size in zip(lines, sizes, strict=True)))
     assert change is not None and change.where == "step 111"

@@ -33,8 +33,8 @@ class Example:
 
 def examples() -> dict[str, Example]:
     """Collect the examples of all families."""
-    found: dict[str, Example] = {}
+    result: dict[str, Example] = {}
     for path in sorted(Path(__file__).parent.glob("*/*.py")):
         if "\nEXAMPLES = " in path.read_text(encoding="utf-8"):
-            found |= import_module(f"{__package__}.{path.parent.name}.{path.stem}").EXAMPLES
-    return found
+            result |= import_module(f"{__package__}.{path.parent.name}.{path.stem}").EXAMPLES
+    return result

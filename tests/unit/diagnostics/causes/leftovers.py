@@ -51,7 +51,7 @@ def environment(variables: Mapping[str, str], nodes: int = 2) -> dict[str, str]:
 
 def scenario_of(cause: str) -> Scenario:
     """Return the simulated job of a cause of slow steps; of several the one that all ranks share."""
-    return max((one for one in SCENARIOS if one.cause == cause), key=lambda one: len(one.ranks))
+    return max((item for item in SCENARIOS if item.cause == cause), key=lambda scenario: len(scenario.ranks))
 
 
 def timeline(scenario: Scenario) -> str:

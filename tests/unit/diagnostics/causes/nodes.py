@@ -36,5 +36,5 @@ def telemetry(
 
 def decided(folder: Any, cause: str) -> Finding:
     """Diagnose a folder; what it says of one cause."""
-    (finding,) = [one.finding for one in diagnose(folder).findings if one.finding.cause == cause]
+    (finding,) = [item.finding for item in diagnose(folder).findings if item.finding.cause == cause]
     return finding

@@ -15,7 +15,7 @@ def test_every_cause_is_of_a_family_and_every_family_has_causes() -> None:
 
 def test_kinds_of_evidence_exist() -> None:
     kinds = {reader.kind for reader in readers()} | {"stacks", "error", "log"}
-    assert all(kinds >= known.recorded_for | known.taken_while for known in FAMILIES.values())
+    assert all(kinds >= family.recorded_for | family.taken_while for family in FAMILIES.values())
 
 
 def test_a_users_own_family_has_no_traits_and_its_own_name() -> None:

@@ -43,7 +43,9 @@ def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
     ranks = scenario_of(cause.id).ranks if example.kind == "timeline" else example.ranks
     report = diagnose(tmp_path)
-    assert report.root_causes, [one.finding.cause for one in report.findings if one.finding.status == "confirmed"]
+    assert report.root_causes, [
+        finding.finding.cause for finding in report.findings if finding.finding.status == "confirmed"
+    ]
     first = report.root_causes[0]
     assert (first.cause, first.ranks) == (cause.id, ranks)
     assert report.outcome == (example.outcome or cause.outcome)
@@ -55,7 +57,7 @@ def test_the_counterexample_does_not_confirm_it(cause: AnyCause, tmp_path: Path)
     for name, content in leftovers(cause.id, replace(cause.example, text=cause.example.counter)).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
-    statuses = [one.finding.status for one in diagnose(tmp_path).findings if one.finding.cause == cause.id]
+    statuses = [finding.finding.status for finding in diagnose(tmp_path).findings if finding.finding.cause == cause.id]
     assert statuses and "confirmed" not in statuses
 
 
@@ -64,19 +66,21 @@ def test_what_a_small_job_leaves_behind_is_diagnosed(cause: str, tmp_path: Path)
     example = EXAMPLES[cause]
     example.write(tmp_path)
     report = diagnose(tmp_path)
-    assert report.root_causes, [one.finding.cause for one in report.findings if one.finding.status == "confirmed"]
+    assert report.root_causes, [
+        finding.finding.cause for finding in report.findings if finding.finding.status == "confirmed"
+    ]
     first = report.root_causes[0]
-    (outcome,) = (known.outcome for known in CAUSES if known.id == cause)
+    (outcome,) = (expected.outcome for expected in CAUSES if expected.id == cause)
     assert (first.cause, first.ranks) == (cause, example.ranks)
     assert report.outcome == (example.outcome or outcome)
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
 def test_relations_name_causes_that_exist(cause: AnyCause) -> None:
-    known = collect().ids
+    ids = collect().ids
     for reason in cause.explained_by:
         for pattern in reason.causes:
-            assert any(fnmatchcase(name, pattern) for name in known), pattern
+            assert any(fnmatchcase(name, pattern) for name in ids), pattern
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)

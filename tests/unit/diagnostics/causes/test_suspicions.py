@@ -83,9 +83,9 @@ def stands(*waits: Waiting, **more: object) -> Symptoms:
     ],
 )
 def test_the_clue_decides(symptoms: Symptoms, cause: str, least: float) -> None:
-    found = suspicions(symptoms)
-    assert found[0].cause == cause and found[0].probability >= least
-    assert found[0].speaks_for and found[0].decide
+    result = suspicions(symptoms)
+    assert result[0].cause == cause and result[0].probability >= least
+    assert result[0].speaks_for and result[0].decide
 
 
 def test_what_several_causes_leave_makes_none_of_them_likely() -> None:
@@ -96,17 +96,21 @@ def test_what_several_causes_leave_makes_none_of_them_likely() -> None:
     ):
         assert suspicions(symptoms)[0].probability < 0.35
     port = stands(replace(WAIT, ranks=(0, 1, 2, 3)), kinds=frozenset({"nccl_ib_async"}))
-    assert [one.cause for one in suspicions(port)[:2]] == ["hang.network", "network.link_fault"]
-    assert "network.link_fault" not in [one.cause for one in suspicions(stands(replace(WAIT, ranks=(0, 1, 2, 3))))]
+    assert [suspicion.cause for suspicion in suspicions(port)[:2]] == ["hang.network", "network.link_fault"]
+    assert "network.link_fault" not in [
+        suspicion.cause for suspicion in suspicions(stands(replace(WAIT, ranks=(0, 1, 2, 3))))
+    ]
 
 
 def test_ranks_that_did_not_come_are_named() -> None:
     behind = stands(replace(WAIT, ranks=(0, 1)), others=(Progress((2, 3), "default_pg", 4999, 4999),))
-    found = suspicions(behind)
-    assert {one.cause for one in found} == {
+    result = suspicions(behind)
+    assert {item.cause for item in result} == {
         "hang.conditional_collective", "hang.uneven_iterations", "hang.host_stall"
     }  # fmt: skip
-    assert all(one.ranks == (2, 3) and "ranks 2 and 3 completed all their calls" in one.speaks_for[-1] for one in found)
+    assert all(
+        item.ranks == (2, 3) and "ranks 2 and 3 completed all their calls" in item.speaks_for[-1] for item in result
+    )
 
 
 def test_the_fewer_ranks_in_another_call_are_named() -> None:
@@ -122,34 +126,36 @@ def test_a_barrier_that_timed_out_counts_once() -> None:
 
 
 def test_who_gave_up_waiting_may_have_been_at_the_rendezvous() -> None:
-    found = {one.cause for one in suspicions(stands(timed_out="Socket Timeout"))}
-    assert "hang.rendezvous" in found and "hang.rendezvous" not in {one.cause for one in suspicions(stands(WAIT))}
+    causes = {suspicion.cause for suspicion in suspicions(stands(timed_out="Socket Timeout"))}
+    assert "hang.rendezvous" in causes and "hang.rendezvous" not in {
+        suspicion.cause for suspicion in suspicions(stands(WAIT))
+    }
 
 
 def test_a_warning_of_horovod_is_no_timeout() -> None:
     warned = stands(absent=(1,), kinds=frozenset({"missing_ranks"}))
     assert suspicions(warned)[0].cause == "hang.host_stall"
-    assert "hang.rank_exited" not in {one.cause for one in suspicions(stands(absent=(1,)))}
+    assert "hang.rank_exited" not in {suspicion.cause for suspicion in suspicions(stands(absent=(1,)))}
 
 
 def test_what_speaks_against_it_is_told() -> None:
-    (found,) = (one for one in suspicions(stands(WAIT)) if one.cause == "hang.uneven_iterations")
-    against = [one.speaks_against for one in suspicions(stands(replace(WAIT, op="broadcast"))) if one.speaks_against]
-    assert "gradients" in found.speaks_for[0] and not against
+    (suspicion,) = (item for item in suspicions(stands(WAIT)) if item.cause == "hang.uneven_iterations")
+    against = [item.speaks_against for item in suspicions(stands(replace(WAIT, op="broadcast"))) if item.speaks_against]
+    assert "gradients" in suspicion.speaks_for[0] and not against
 
 
 def test_probabilities_are_those_of_one_whole() -> None:
     for symptoms in (stands(WAIT), stands(replace(WAIT, numel=1), stuck_s=4.0), stands(refused=True)):
-        found = suspicions(symptoms)
-        assert len(found) <= MOST and sum(one.probability for one in found) < 1
-        assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
+        result = suspicions(symptoms)
+        assert len(result) <= MOST and sum(item.probability for item in result) < 1
+        assert [item.probability for item in result] == sorted((item.probability for item in result), reverse=True)
         assert sum(probabilities(clues(symptoms)).values()) < 1, "the rest is for causes that the table does not name"
 
 
 def test_nothing_is_suspected_without_a_clue_or_against_what_is_ruled_out() -> None:
     assert suspicions(stands(Waiting((), "a gloo recv"))) == ()
     first = suspicions(stands(WAIT))[0].cause
-    assert first not in [one.cause for one in suspicions(stands(WAIT), [first])]
+    assert first not in [suspicion.cause for suspicion in suspicions(stands(WAIT), [first])]
 
 
 def test_every_clue_that_a_cause_weighs_can_be_shown() -> None:
@@ -206,24 +212,24 @@ def test_a_rank_on_whose_device_another_one_waits_is_one_call_behind_at_most() -
 
 
 @pytest.mark.parametrize(
-    ("asked", "free", "steps", "likeliest"),
+    ("requests", "free", "steps", "likeliest"),
     [
         (29 << 30, 28 << 30, 0, {"memory.activations"}),  # What it held is far less than what one tensor asks for.
         (1 << 30, 0, 0, {"memory.activations", "memory.model_states"}),
         (1 << 30, 0, 9, {"memory.activations", "memory.leak"}),
     ],
 )
-def test_what_took_a_devices_memory(asked: int, free: int, steps: int, likeliest: set[str]) -> None:
-    record = RanOut(0, "cuda", EvidenceItem("log", "job.log", "x"), asked, 40 << 30, free, 10 << 30)
-    found = of_memory([record], steps)
-    assert {one.cause for one in found[:2]} == likeliest
-    assert len({one.speaks_for for one in found}) == len(found), "each has a reason of its own"
+def test_what_took_a_devices_memory(requests: int, free: int, steps: int, likeliest: set[str]) -> None:
+    record = RanOut(0, "cuda", EvidenceItem("log", "job.log", "x"), requests, 40 << 30, free, 10 << 30)
+    suspicions = of_memory([record], steps)
+    assert {suspicion.cause for suspicion in suspicions[:2]} == likeliest
+    assert len({suspicion.speaks_for for suspicion in suspicions}) == len(suspicions), "each has a reason of its own"
 
 
 def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
     of_model = suspicions(stands(sizes="2860 vs 2816", aborted=(0,), peer_calls=(PLACED,), of_model=True))
     assert (of_model[0].cause, of_model[0].ranks) == ("hang.conditional_collective", (0,))
-    assert "hang.signature_mismatch" not in [one.cause for one in of_model]
+    assert "hang.signature_mismatch" not in [item.cause for item in of_model]
     own = suspicions(stands(sizes="136 vs 120", aborted=(2,), peer_calls=(replace(PLACED, op="all_gather"),)))
     assert (own[0].cause, own[0].ranks) == ("hang.signature_mismatch", ())
 
@@ -231,8 +237,8 @@ def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
 def test_gloo_is_not_asked_for_lines_of_nccl_or_a_device() -> None:
     wait = replace(PLACED, ranks=(0, 1), members=2)
     of_gloo = suspicions(stands(wait, uses_gloo=True))
-    assert all("NCCL" not in one.decide and "dmesg" not in one.decide for one in of_gloo)
-    assert any("NCCL" in one.decide for one in suspicions(stands(wait)))
+    assert all("NCCL" not in item.decide and "dmesg" not in item.decide for item in of_gloo)
+    assert any("NCCL" in suspicion.decide for suspicion in suspicions(stands(wait)))
 
 
 def test_a_size_twice_the_other_is_of_another_dtype() -> None:

@@ -17,15 +17,15 @@ CODE = Remedy("code", "wrap each block", "units are gathered one by one")
 
 
 def test_words_are_made_when_they_are_asked_for() -> None:
-    made = []
+    causes = []
 
     def words(finding: Finding, count: int) -> Text:
-        made.append(finding.cause)
+        causes.append(finding.cause)
         return Text(summary=f"{count} ranks {finding.ranks}")
 
     finding = Finding(cause="hang.x", status="confirmed", facts=FormattedFacts(words, {"count": 3}), ranks=(1,))
-    assert made == []
-    assert text_of(finding).summary == text_of(finding).summary == "3 ranks (1,)" and made == ["hang.x"]
+    assert causes == []
+    assert text_of(finding).summary == text_of(finding).summary == "3 ranks (1,)" and causes == ["hang.x"]
     assert text_of(replace(finding, ranks=(2,))).summary == "3 ranks (2,)"  # What was made is not carried over.
     three, four = (FormattedFacts(words, {"count": count}) for count in (3, 4))
     assert finding.facts == three != four

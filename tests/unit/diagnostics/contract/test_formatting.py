@@ -32,10 +32,10 @@ RANKS = st.sets(st.integers(0, 60))
 
 def ranks_in(text: str) -> set[int]:
     """Read the ranks back from a text such as `ranks 0-2, 5 and 7`."""
-    found: set[int] = set()
+    result: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text.partition(" more")[0]):
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        result |= set(range(int(first), int(last or first) + 1))
+    return result
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def test_paths_are_relative_below_the_working_directory(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert typed(tmp_path / "runs" / "x") == Path("runs/x")
     assert typed(tmp_path.parent) == tmp_path.parent
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    lost = tmp_path / "gone"
+    lost.mkdir()
+    monkeypatch.chdir(lost)
+    lost.rmdir()
     assert typed(tmp_path / "x") == tmp_path / "x"

@@ -18,9 +18,9 @@ def spin() -> None:
 
 
 def grow() -> None:
-    held = []
+    kept = []
     while True:
-        held.append(bytearray(1 << 20))
+        kept.append(bytearray(1 << 20))
 
 
 def test_a_loop_without_end_is_ended() -> None:

@@ -151,9 +151,9 @@ def test_backward_is_a_region_and_damaged_frames_are_left_out():
 
 def test_equal_stacks_are_one_object():
     raw = [frame("/job/train.py", 12)]
-    one, other = settle(call(frames=raw)), settle(call(frames=list(raw)))
-    assert one.stack is other.stack
-    assert one.stack[0] is other.stack[0]
+    first, other = settle(call(frames=raw)), settle(call(frames=list(raw)))
+    assert first.stack is other.stack
+    assert first.stack[0] is other.stack[0]
 
 
 def test_the_last_call_of_a_dump_is_the_youngest():

@@ -72,15 +72,15 @@ def steps(seed: int, count: int, pace_s: float, jitter: float) -> list[float]:
 
 def test_two_runs_of_one_program_are_not_in_step() -> None:
     for seed in range(20):
-        one, other = (dict(enumerate(steps(seed + 100 * run, 200, 0.05, 0.02))) for run in (0, 1))
-        found = offset(one, {at: when + 40 for at, when in other.items()})
-        assert found is None or not found.sure
+        first, other = (dict(enumerate(steps(seed + 100 * run, 200, 0.05, 0.02))) for run in (0, 1))
+        result = offset(first, {at: when + 40 for at, when in other.items()})
+        assert result is None or not result.sure
 
 
 def test_ranks_of_one_job_are_in_step_also_where_calls_are_under_way() -> None:
     base = steps(1, 200, 0.05, 0.5)
     for under_way in (0, 3):
         other = {at: base[max(0, at - under_way)] + 40 + 1e-5 * (at % 7) for at in range(len(base))}
-        found = offset(dict(enumerate(base)), other)
-        assert found is not None and found.low_s - 0.2 < 40 < found.high_s + 0.2
+        result = offset(dict(enumerate(base)), other)
+        assert result is not None and result.low_s - 0.2 < 40 < result.high_s + 0.2
     assert offset({1: 5.0}, {1: 6.0}) is None

@@ -31,7 +31,7 @@ def test_two_jobs_forty_seconds_apart_are_not_compared(tmp_path: Path, ranks: tu
     assert evidence.doubt is not None
     assert {evidence.doubt.figures["early"], evidence.doubt.figures["late"]} == {ranks, tuple({0, 1, 2, 3} - {*ranks})}
     assert "s after rank" in str(evidence.doubt) and "of different jobs, or the clocks differ" in str(evidence.doubt)
-    assert {one.status for one in detect(evidence)} == {"undecided"}
+    assert {finding.status for finding in detect(evidence)} == {"undecided"}
 
 
 def test_the_report_says_so_and_is_undecided(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_report_says_so_and_is_undecided(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_late_rank_is_of_the_same_job(tmp_path: Path, backend: str, at: int) -> None:
     program = [A, B, A, C]
-    late = [replace(one, takes_s=30.0) if place == at else one for place, one in enumerate(program)]
+    late = [replace(item, takes_s=30.0) if place == at else item for place, item in enumerate(program)]
     write(tmp_path, Job({**same(4, program), 2: late}, backend=backend))
     assert not doubt(tmp_path)
 

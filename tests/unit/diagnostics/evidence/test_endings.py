@@ -379,8 +379,8 @@ def test_facts_of_memory_are_endings_and_others_are_not() -> None:
 )
 def test_tasks_of_srun(why: str, kind: str, detail: str) -> None:
     fact = LogFact("srun_task", None, "job.out", 3, f"srun: error: n1: tasks 2-3: {why}", {"ranks": [2, 3], "why": why})
-    found = of_srun(fact)
-    assert [(ending.rank, ending.kind, ending.detail) for ending in found] == [(2, kind, detail), (3, kind, detail)]
+    endings = of_srun(fact)
+    assert [(ending.rank, ending.kind, ending.detail) for ending in endings] == [(2, kind, detail), (3, kind, detail)]
     assert of_srun(LogFact("srun_task", None, "f", 1, "x", {"ranks": [1], "why": "Something else"})) == []
 
 

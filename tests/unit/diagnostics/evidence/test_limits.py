@@ -155,11 +155,11 @@ def test_no_depth_and_no_scale_ends_otherwise_than_in_a_line(tmp_path, depth, sc
         for name, data in files.items():
             (tmp_path / name).write_bytes(data)
             try:
-                said = [problem for one in diagnose(tmp_path, Options(limits)).coverage for problem in one.problems]
+                said = [problem for row in diagnose(tmp_path, Options(limits)).coverage for problem in row.problems]
             except DiagnosticsError as refused:
                 said = [refused.what]
-            assert not any("Recursion" in one or "Traceback" in one for one in said)
-            over = [int(found) for one in said for found in re.findall(r"nested over (\d+) levels", one)]
+            assert not any("Recursion" in item or "Traceback" in item for item in said)
+            over = [int(match) for item in said for match in re.findall(r"nested over (\d+) levels", item)]
             assert all(limit < depth and limit <= MOST_DEPTH for limit in over), "it says what is true"
             (tmp_path / name).unlink()
 

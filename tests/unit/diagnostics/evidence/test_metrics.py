@@ -15,7 +15,7 @@ def read(folder, records, limits=None):
 
 
 def test_the_first_bad_figure_of_each_kind(tmp_path):
-    found = read(
+    result = read(
         tmp_path,
         [
             {"step": 1, "loss": 5.0, "grad_norm": 1.0},
@@ -24,23 +24,23 @@ def test_the_first_bad_figure_of_each_kind(tmp_path):
             {"step": 4, "loss": NAN, "grad_norm": None},
         ],
     )
-    norm, loss = found.bad["grad_norm"], found.bad["loss"]
+    norm, loss = result.bad["grad_norm"], result.bad["loss"]
     assert (norm.step, norm.line, norm.value, norm.step_before) == (2, 2, "inf", 1)
     assert (loss.step, loss.line, loss.value, loss.step_before) == (3, 3, "nan", 2)
-    assert (found.records, found.last_step, found.lowest, found.last_finite) == (4, 4, 4.0, 4.0)
-    assert not found.recovered
+    assert (result.records, result.last_step, result.lowest, result.last_finite) == (4, 4, 4.0, 4.0)
+    assert not result.recovered
 
 
 def test_steps_that_were_run_again_replace_those_before(tmp_path):
     records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": NAN}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
-    found = read(tmp_path, records)
-    assert found.bad == {}
-    assert found.last_finite == 1.0
+    result = read(tmp_path, records)
+    assert result.bad == {}
+    assert result.last_finite == 1.0
 
 
 def test_an_evaluation_of_the_same_step_is_no_restart(tmp_path):
-    found = read(tmp_path, [{"step": 2, "loss": NAN}, {"step": 2, "validation_loss": 3.0}])
-    assert set(found.bad) == {"loss"}
+    result = read(tmp_path, [{"step": 2, "loss": NAN}, {"step": 2, "validation_loss": 3.0}])
+    assert set(result.bad) == {"loss"}
 
 
 def test_damaged_lines_are_passed_over(tmp_path):
@@ -52,13 +52,13 @@ def test_damaged_lines_are_passed_over(tmp_path):
         '{"step": 3, "loss": 1e999}',
         "\0",
     ]
-    found = read(tmp_path, [*lines, {"step": True, "loss": [1]}, '{"step": 4, "loss": ' + "9" * 400 + "}"])
-    assert [(one.figure, one.step, one.line) for one in found.bad.values()] == [("loss", 3, 5)]
+    result = read(tmp_path, [*lines, {"step": True, "loss": [1]}, '{"step": 4, "loss": ' + "9" * 400 + "}"])
+    assert [(item.figure, item.step, item.line) for item in result.bad.values()] == [("loss", 3, 5)]
 
 
 def test_a_long_line_is_cut_and_no_memory_is_lost(tmp_path):
-    found = read(tmp_path, ["x" * 3_000_000, {"step": 1, "loss": 1.0}])
-    assert found.records == 1
+    result = read(tmp_path, ["x" * 3_000_000, {"step": 1, "loss": 1.0}])
+    assert result.records == 1
 
 
 def test_a_compressed_bomb_is_refused(tmp_path):

@@ -126,5 +126,5 @@ def test_whose_file_it_is(path, whose):
 @given(st.integers(0, 9_999_999), st.integers(0, 99))
 @settings(max_examples=60)
 def test_any_rank_and_attempt_is_read_back(rank, attempt):
-    found = owner(Path(f"attempt_{attempt}/rank_{rank:05d}/stderr.log"))
-    assert (found.rank, found.attempt, found.local_rank) == (rank, attempt, None)
+    result = owner(Path(f"attempt_{attempt}/rank_{rank:05d}/stderr.log"))
+    assert (result.rank, result.attempt, result.local_rank) == (rank, attempt, None)

@@ -37,8 +37,8 @@ def test_a_handle_has_the_rank_of_its_name_and_is_not_opened(tmp_path: Path, nam
 def test_contents_say_something_with_one_record_of_any_kind() -> None:
     assert not Contents("a.log", problem="it ends in the middle", dropped=3)
     fact, error = LogFact("nccl_warn", 0, "a.log", 1, "text"), RankError(0, "a.log", 1, "ValueError", "bad")
-    for found in (Contents("a.log", facts=[fact]), Contents("a.log", errors=[error])):
-        assert found
+    for content in (Contents("a.log", facts=[fact]), Contents("a.log", errors=[error])):
+        assert content
     assert not Contents("a.log").facts, "no contents share their lists"
 
 

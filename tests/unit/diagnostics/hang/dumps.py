@@ -160,24 +160,24 @@ class Job:
             return True
         op = entry["_op"]
         if op.peer is not None:
-            wanted = "recv" if op.name == "send" else "send"
-            mine = [one for one in entries[rank] if (one["_op"].name, one["_op"].peer) == (op.name, op.peer)]
-            halves = [one for one in entries[op.peer] if (one["_op"].name, one["_op"].peer) == (wanted, rank)]
-            done = len(halves) > next(place for place, one in enumerate(mine) if one is entry)
+            text = "recv" if op.name == "send" else "send"
+            mine = [item for item in entries[rank] if (item["_op"].name, item["_op"].peer) == (op.name, op.peer)]
+            halves = [item for item in entries[op.peer] if (item["_op"].name, item["_op"].peer) == (text, rank)]
+            done = len(halves) > next(place for place, item in enumerate(mine) if item is entry)
         else:
             members = self.members(op.group)
             seq = entry["_seq"]
             done = issued[op.group, seq] >= set(members) and not (op.group == "0" and seq == self.nobody_completes)
             met = [
-                one
+                item
                 for member in members
-                for one in entries[member]
-                if one["_op"].group == op.group and one["_seq"] == seq
+                for item in entries[member]
+                if item["_op"].group == op.group and item["_seq"] == seq
             ]
-            same = {(one["profiling_name"], str(one["input_sizes"]), str(one["input_dtypes"])) for one in met}
+            same = {(item["profiling_name"], str(item["input_sizes"]), str(item["input_dtypes"])) for item in met}
             done = done and len(same) == 1 and not (rank in self.frozen and entry is not entries[rank][0])
             if done:
-                clock[rank] = max(clock[rank], *((one["time_created_ns"] - START_NS) / 1e9 for one in met))
+                clock[rank] = max(clock[rank], *((item["time_created_ns"] - START_NS) / 1e9 for item in met))
         if done:
             entry.update(retired=True, state="completed" if self.backend == "nccl" else "scheduled")
         return done
@@ -186,14 +186,14 @@ class Job:
         status: dict[str, dict[str, int]] = {}
         for number, entry in enumerate(entries):
             entry["record_id"] = number
-            one = status.setdefault(
+            item = status.setdefault(
                 str(entry["pg_id"]),
                 {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1},
             )
             seq = max(entry["collective_seq_id"], entry["p2p_seq_id"])
-            one["last_enqueued_collective"] = max(one["last_enqueued_collective"], seq)
+            item["last_enqueued_collective"] = max(item["last_enqueued_collective"], seq)
             if entry["retired"]:
-                one["last_completed_collective"] = max(one["last_completed_collective"], seq)
+                item["last_completed_collective"] = max(item["last_completed_collective"], seq)
         kept = entries[-self.ring[rank] :] if rank in self.ring else entries
         mine = [name for name, members in {**self.groups, "0": self.members("0")}.items() if rank in members]
         if self.backend == "nccl":
@@ -217,7 +217,7 @@ def as_json(dump: dict[str, Any]) -> bytes:
     """torch's JSON form: no frames, lists, strings for counters, zeros for unknown times, no key for no entries."""
     value = {**dump, "nccl_comm_state": {}}
     value["pg_status"] = {
-        key: {name: str(count) for name, count in one.items()} for key, one in dump["pg_status"].items()
+        key: {name: str(count) for name, count in pg_status.items()} for key, pg_status in dump["pg_status"].items()
     }
     value["entries"] = [
         {
@@ -278,31 +278,31 @@ class Shown(Finding, frozen=True):
         return text_of(self).remedies
 
 
-def decided(found: Evidence) -> tuple[list[Shown], dict[str, Any]]:
+def decided(evidence: Evidence) -> tuple[list[Shown], dict[str, Any]]:
     """The findings of all causes of hangs, and the measures. Every text is made once."""
     causes = tuple(cause for cause in built_in() if cause.id.startswith("hang."))
     measures: dict[str, Any]
-    findings, measures = decide(Registry(causes), found, lambda _: None)
-    assert not [problem for problem in found.problems if problem.kind == "cause"], found.problems
+    findings, measures = decide(Registry(causes), evidence, lambda _: None)
+    assert not [problem for problem in evidence.problems if problem.kind == "cause"], evidence.problems
     shown = [Shown(**structs.asdict(finding)) for finding in settled(built_in_trees(), findings)]
     assert all(finding.summary for finding in shown)
     return shown, measures
 
 
-def detect(found: Evidence) -> list[Shown]:
-    return decided(found)[0]
+def detect(evidence: Evidence) -> list[Shown]:
+    return decided(evidence)[0]
 
 
-def confirmed(found: Evidence) -> list[tuple[str, tuple[int, ...]]]:
+def confirmed(evidence: Evidence) -> list[tuple[str, tuple[int, ...]]]:
     """Cause without `hang.` and ranks of the confirmed findings that no other one explains."""
-    return [(one.cause.removeprefix("hang."), one.ranks) for one in unexplained(found)]
+    return [(finding.cause.removeprefix("hang."), finding.ranks) for finding in unexplained(evidence)]
 
 
-def unexplained(found: Evidence) -> list[Shown]:
+def unexplained(evidence: Evidence) -> list[Shown]:
     """The confirmed findings that are no consequence of another one, by the relations of the causes."""
-    shown = detect(found)
+    shown = detect(evidence)
     consequences = arbitrate(built_in_trees(), shown).explained
-    return [one for n, one in enumerate(shown) if one.status == "confirmed" and n not in consequences]
+    return [item for n, item in enumerate(shown) if item.status == "confirmed" and n not in consequences]
 
 
 def diagnose(folder: Path, job: Job, **options: Any) -> list[tuple[str, tuple[int, ...]]]:

@@ -15,17 +15,17 @@ from diagnostics.tree.arbitrate import all_leaves
 from diagnostics.tree.built_in import built_in
 
 
-def shown(made: Report, *, columns: int | None, colour: bool, verbose: bool = False, page: str = "") -> str:
+def shown(report: Report, *, columns: int | None, colour: bool, verbose: bool = False, page: str = "") -> str:
     """The report in a terminal."""
-    return terminal.render(document(made, brief=not verbose, page=page), columns=columns, colour=colour)
+    return terminal.render(document(report, brief=not verbose, page=page), columns=columns, colour=colour)
 
 
-def as_page(made: Report) -> str:
-    return html.render(document(made))
+def as_page(report: Report) -> str:
+    return html.render(document(report))
 
 
-def as_markdown(made: Report) -> str:
-    return markdown.render(document(made))
+def as_markdown(report: Report) -> str:
+    return markdown.render(document(report))
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`[x](javascript:1)\x1b[31m\u202e\x00"
@@ -42,10 +42,10 @@ def finding(cause: str, **values: Any) -> Finding:
 def report(*findings: Finding, measures: dict[str, Any] | None = None, **values: Any) -> Report:
     """A report on the findings; every other cause is ruled out."""
     ended = [LogFact(watch.ENDED_WELL, None, "watch.json", 0, "the command ended with exit code 0")]
-    known = {"world_size": 4} | ({} if findings or measures else {"facts": ended}) | values
-    evidence = Evidence(root=Path("job"), limits=Limits(), **known)
+    expected = {"world_size": 4} | ({} if findings or measures else {"facts": ended}) | values
+    evidence = Evidence(root=Path("job"), limits=Limits(), **expected)
     trees = built_in()
-    named = {one.cause for one in findings}
+    named = {finding.cause for finding in findings}
     others = [
         Finding(cause=cause, status="ruled_out", facts=Stated("not seen", "0 of 41 positions differ"))
         for cause in all_leaves(trees)
@@ -107,9 +107,9 @@ def stacked(name: str = "/home/me/project/train.py", ranks: int = 3) -> dict[str
 
     records: dict[str, Any] = {}
     for rank in range(ranks):
-        told = over_time(rank)
-        curve = [[row[0], sum(row[1:4])] for row in told["rows"]]
-        records[str(rank)] = {"peak_bytes": told["peak"]["bytes"], "curve": curve, "over_time": told}
+        text = over_time(rank)
+        curve = [[row[0], sum(row[1:4])] for row in text["rows"]]
+        records[str(rank)] = {"peak_bytes": text["peak"]["bytes"], "curve": curve, "over_time": text}
     return {"memory": {"kind_of": {"logits": "activations"}, "ranks": records}}
 
 

@@ -11,15 +11,15 @@ from diagnostics.report.model import Coverage, Decided, Report
 from tests.unit.diagnostics.report.samples import finding, full, mismatch, report
 
 
-def fields(made: Report, brief: bool = True) -> list[tuple[str, str]]:
+def fields(report: Report, brief: bool = True) -> list[tuple[str, str]]:
     """Return label and text of the fields of a terminal's first screen."""
-    blocks = doc.shown(document(made, brief=brief).lead, "terminal")
+    blocks = doc.shown(document(report, brief=brief).lead, "terminal")
     return [(row.label, doc.plain(row.text)) for block in blocks if isinstance(block, doc.Fields) for row in block.rows]
 
 
-def sections(made: Report, form: doc.Form = "html") -> dict[str, doc.Section]:
+def sections(report: Report, form: doc.Form = "html") -> dict[str, doc.Section]:
     """Return the sections of a form by their titles."""
-    blocks = doc.shown(document(made).blocks, form)
+    blocks = doc.shown(document(report).blocks, form)
     return {doc.plain(block.title).strip(): block for block in blocks if isinstance(block, doc.Section)}
 
 
@@ -44,24 +44,24 @@ def test_the_fix_says_what_it_saves_or_why(remedy: Remedy, text: str) -> None:
 
 
 def test_only_of_a_victim_is_a_place_known() -> None:
-    found = finding("hang.host_stall", ranks=(1,), victims=(0,), where=(Where(0, "train.py", 9, "step", "waits"),))
-    labels = dict(fields(report(found)))
+    result = finding("hang.host_stall", ranks=(1,), victims=(0,), where=(Where(0, "train.py", 9, "step", "waits"),))
+    labels = dict(fields(report(result)))
     assert labels["victim"].startswith("train.py:9 in step (rank 0)") and "where" not in labels
 
 
 def test_a_brief_screen_shows_some_evidence_and_counts_the_rest() -> None:
     items = tuple(EvidenceItem("log", f"{n}.log", "x" * 500, n) for n in range(9))
-    found = report(finding("memory.leak", ranks=(1,), evidence=items))
-    seen = [text for label, text in fields(found) if label == "seen"]
-    assert len(seen) == 4 and all(len(text) < 260 for text in seen) and ("", "and 5 more") in fields(found)
+    result = report(finding("memory.leak", ranks=(1,), evidence=items))
+    seen = [text for label, text in fields(result) if label == "seen"]
+    assert len(seen) == 4 and all(len(text) < 260 for text in seen) and ("", "and 5 more") in fields(result)
     assert seen[1].startswith("1.log:1: ")
-    assert len([label for label, _ in fields(found, brief=False) if label == "seen"]) == 9
+    assert len([label for label, _ in fields(result, brief=False) if label == "seen"]) == 9
 
 
 def test_a_line_that_speaks_twice_is_shown_once() -> None:
     item = EvidenceItem("log", "job.log", "killed", 7)
-    found = finding("memory.leak", ranks=(1,), evidence=(item, item, EvidenceItem("log", "job.log", "killed: 9", 7)))
-    assert [text for label, text in fields(report(found)) if label == "seen"] == ["job.log:7: killed"]
+    result = finding("memory.leak", ranks=(1,), evidence=(item, item, EvidenceItem("log", "job.log", "killed: 9", 7)))
+    assert [text for label, text in fields(report(result)) if label == "seen"] == ["job.log:7: killed"]
 
 
 def test_an_unsure_answer_asks_for_what_would_decide_it() -> None:
@@ -73,21 +73,21 @@ def test_an_unsure_answer_asks_for_what_would_decide_it() -> None:
 @pytest.mark.parametrize(("cause", "weighed"), [("hang.signature_mismatch", True), ("hang.device_stall", False)])
 def test_a_suspicion_that_the_others_weigh_is_not_listed_beside_them(cause: str, weighed: bool) -> None:
     unsure = Decided(replace(finding(cause), confidence=0.35))
-    made = replace(report(), findings=(unsure,), outcome="undecided")
+    result = replace(report(), findings=(unsure,), outcome="undecided")
     call = Waiting((1, 2), "all_gather")
     stands = Symptoms((call,), (), (), (), frozenset(), peer_calls=(call,))
     likely = (Suspicion("hang.rank_raised", 0.4),)
-    assert [label for label, _ in fields(made)].count("maybe") == 1
-    assert [cause in text for label, text in fields(replace(made, waiting=stands, suspicions=likely))].count(True) == (
-        not weighed
-    )
+    assert [label for label, _ in fields(result)].count("maybe") == 1
+    assert [cause in text for label, text in fields(replace(result, waiting=stands, suspicions=likely))].count(
+        True
+    ) == (not weighed)
 
 
 def test_a_second_cause_stands_beside_the_first() -> None:
-    made = report(
+    result = report(
         finding("memory.leak", ranks=(1,)), finding("numeric.spike", remedies=(Remedy("code", "go back", "x"),))
     )
-    (also,) = [text for label, text in fields(made) if label == "also"]
+    (also,) = [text for label, text in fields(result) if label == "also"]
     assert ("[" in also and also.endswith("fix: go back")) or "[memory.leak, certain]" in also
 
 
@@ -95,24 +95,24 @@ def test_what_was_not_read_is_told_and_absent_ranks_are_named_as_absent() -> Non
     coverage = (
         Coverage("trace", 1, 4, ("ranks 1-3: no trace", "0.json: damaged"), ("old format",), "ranks 1-3: no trace"),
     )
-    made = replace(report(mismatch()), coverage=coverage)
-    rows = fields(made)
+    text = replace(report(mismatch()), coverage=coverage)
+    rows = fields(text)
     assert ("absent", "ranks 1-3: no trace") in rows and ("unread", "trace: 0.json: damaged") in rows
-    assert ("note", "trace: old format") not in rows and ("note", "trace: old format") in fields(made, brief=False)
+    assert ("note", "trace: old format") not in rows and ("note", "trace: old format") in fields(text, brief=False)
 
 
 def test_consequences_are_no_causes() -> None:
-    made = full()
-    assert made.root_causes[0].cause == "hang.collective_mismatch"
-    section = sections(made)["Consequences, not causes"]
+    result = full()
+    assert result.root_causes[0].cause == "hang.collective_mismatch"
+    section = sections(result)["Consequences, not causes"]
     (items,) = section.blocks
     assert isinstance(items, doc.Items) and any("hang.rank_raised" in doc.plain(item) for item in items.items)
     assert "Consequences, not causes" not in sections(report(mismatch()))
 
 
 def test_the_page_has_every_cause_with_its_status() -> None:
-    made = full()
-    section = sections(made)["Every cause, and why"]
+    report = full()
+    section = sections(report)["Every cause, and why"]
     tables = [block for block in section.blocks if isinstance(block, doc.Table)]
     tables += [
         inner
@@ -122,9 +122,9 @@ def test_the_page_has_every_cause_with_its_status() -> None:
         if isinstance(inner, doc.Table)
     ]
     rows = [row for table in tables for row in table.rows]
-    assert len(rows) == len(made.findings)
+    assert len(rows) == len(report.findings)
     assert {doc.plain(doc.cell_of(row[0]).text) for row in rows} == {"confirmed", "undecided", "ruled out"}
-    assert not sections(made, "terminal").get("Every cause, and why")
+    assert not sections(report, "terminal").get("Every cause, and why")
 
 
 def test_undecided_causes_are_folded_where_a_root_cause_is_known() -> None:

@@ -144,25 +144,25 @@ class Tags(HTMLParser):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(documents)
-def test_any_document_has_a_page_in_which_texts_are_not_markup(made: Document) -> None:
-    tags = Tags(html.render(made)).seen
+def test_any_document_has_a_page_in_which_texts_are_not_markup(document: Document) -> None:
+    tags = Tags(html.render(document)).seen
     assert not {tag for tag, _ in tags} & {"img", "iframe", "b", "link"}
     assert not [name for _, name in tags if name.startswith("on") or name in ("src", "style")]
-    assert html.render(made).count("<script") == made.interactive
+    assert html.render(document).count("<script") == document.interactive
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(documents, st.sampled_from((None, 40, 120)))
-def test_any_document_is_plain_text_in_a_terminal(made: Document, columns: int | None) -> None:
-    text = terminal.render(made, columns=columns, colour=False)
+def test_any_document_is_plain_text_in_a_terminal(document: Document, columns: int | None) -> None:
+    text = terminal.render(document, columns=columns, colour=False)
     assert all(character.isprintable() for line in text.split("\n") for character in line)
     assert not re.search(r" $", text, re.MULTILINE)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(documents)
-def test_any_document_is_markdown_without_markup_of_its_texts(made: Document) -> None:
-    text = markdown.render(made)
+def test_any_document_is_markdown_without_markup_of_its_texts(document: Document) -> None:
+    text = markdown.render(document)
     outside = re.sub(r"(?<!\\)(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
     assert not re.search(r"(?<!\\)(?:\\\\)*<", outside)
     assert all(character.isprintable() for line in text.split("\n") for character in line)
@@ -185,24 +185,24 @@ def test_what_has_no_room_is_shown_in_its_brief_form_and_a_path_loses_its_beginn
 
 
 def test_an_aside_stands_behind_the_answer_only_where_there_is_room() -> None:
-    made = Document("", "an answer", (), lead=(Fields((Field("cause", "its id", beside_answer=True),)),))
-    assert terminal.render(made, columns=80, colour=False) == "an answer [its id]\n"
-    assert terminal.render(made, columns=16, colour=False) == "an answer\ncause   its id\n"
+    document = Document("", "an answer", (), lead=(Fields((Field("cause", "its id", beside_answer=True),)),))
+    assert terminal.render(document, columns=80, colour=False) == "an answer [its id]\n"
+    assert terminal.render(document, columns=16, colour=False) == "an answer\ncause   its id\n"
 
 
 def test_columns_of_figures_are_flush_right() -> None:
-    made = table([("name", "size"), ("a", "> 5 s"), ("b", "-"), ("c", "12.5 s")])
-    assert [made.is_numeric(n) for n in range(2)] == [False, True]
+    result = table([("name", "size"), ("a", "> 5 s"), ("b", "-"), ("c", "12.5 s")])
+    assert [result.is_numeric(n) for n in range(2)] == [False, True]
     assert not table([("name", "size"), ("a", "x")]).is_numeric(1) and not table([("name",)]).is_numeric(0)
-    lines = terminal.render(Document("", "", (made,)), columns=40, colour=False).splitlines()
+    lines = terminal.render(Document("", "", (result,)), columns=40, colour=False).splitlines()
     assert [len(line) for line in lines] == [len(lines[0])] * 4
 
 
 def test_forms_have_only_what_is_for_them() -> None:
     inner = Only(("html",), (Paragraph("page"), Only(("markdown",), (Paragraph("nowhere"),))))
-    made = (Paragraph("all"), inner, Only(("terminal", "markdown"), (Paragraph("text"),)))
-    assert [plain(block.text) for block in shown(made, "html") if isinstance(block, Paragraph)] == ["all", "page"]
-    assert [plain(block.text) for block in shown(made, "markdown") if isinstance(block, Paragraph)] == ["all", "text"]
+    result = (Paragraph("all"), inner, Only(("terminal", "markdown"), (Paragraph("text"),)))
+    assert [plain(block.text) for block in shown(result, "html") if isinstance(block, Paragraph)] == ["all", "page"]
+    assert [plain(block.text) for block in shown(result, "markdown") if isinstance(block, Paragraph)] == ["all", "text"]
     assert present(None, Paragraph("a"), [Paragraph("b")]) == (Paragraph("a"), Paragraph("b"))
 
 
@@ -214,8 +214,8 @@ def test_headings_have_a_capital_and_names_stay_as_they_are_typed() -> None:
 
 
 def test_bars_are_as_long_as_their_values_and_intervals_are_drawn_across_them() -> None:
-    made = Bars("speed", (Bar("a", (200.0,), ("200",), "200"), Bar("b", (50.0,), ("50",), "50", (40.0, 100.0), 3)))
-    page = html.render(Document("", "", (made,)))
+    bars = Bars("speed", (Bar("a", (200.0,), ("200",), "200"), Bar("b", (50.0,), ("50",), "50", (40.0, 100.0), 3)))
+    page = html.render(Document("", "", (bars,)))
     assert re.findall(r'width="([\d.]+)%" height="17" class="(k\d)"', page) == [("100.00", "k0"), ("25.00", "k3")]
     assert '<line x1="20.00%" x2="50.00%"' in page and page.count('class="whisker"') == 3
 

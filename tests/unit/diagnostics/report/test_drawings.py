@@ -93,8 +93,8 @@ def test_a_bar_adds_up_to_the_wall_time() -> None:
 
 def tracks(section: doc.Section) -> list[doc.Tracks]:
     inner = [block for only in section.blocks if isinstance(only, doc.Only) for block in only.blocks]
-    found = [block for part in inner if isinstance(part, doc.Section) for block in part.blocks]
-    return [block for block in found if isinstance(block, doc.Tracks)]
+    blocks = [block for part in inner if isinstance(part, doc.Section) for block in part.blocks]
+    return [block for block in blocks if isinstance(block, doc.Tracks)]
 
 
 def test_the_timeline_of_a_step_splits_a_collective_into_waiting_and_transfer() -> None:
@@ -140,29 +140,29 @@ def test_everybody_to_blame_is_nobody_to_mark() -> None:
     )
 
 
-def plots(made: Report) -> list[doc.Plot]:
+def plots(report: Report) -> list[doc.Plot]:
     """Return the areas of memory over time."""
-    section = drawings.memory(made)
+    section = drawings.memory(report)
     assert section is not None
-    found: list[doc.Plot] = []
+    result: list[doc.Plot] = []
     todo: list[doc.Block] = [section]
     while todo:
         block = todo.pop(0)
-        found += [block] if isinstance(block, doc.Plot) else []
+        result += [block] if isinstance(block, doc.Plot) else []
         todo += getattr(block, "blocks", ())
-    return found
+    return result
 
 
 def test_what_a_whole_process_holds_is_not_compared_with_tensors() -> None:
     """A rank that left no trace has its resident set only."""
-    made = stacked()
-    first = next(iter(made["memory"]["ranks"].values()))
+    result = stacked()
+    first = next(iter(result["memory"]["ranks"].values()))
     whole = {"peak_bytes": 1 << 40, "curve": [[0, 1], [1, 1 << 40]]}
     whole["over_time"] = {**first["over_time"], "of": PROCESS}
-    made["memory"]["ranks"]["9"] = whole
-    (compared,) = [plot for plot in plots(report(measures=made)) if plot.label == "Memory over time"]
+    result["memory"]["ranks"]["9"] = whole
+    (compared,) = [plot for plot in plots(report(measures=result)) if plot.label == "Memory over time"]
     assert all(not curve.name.startswith("rank 9") for curve in compared.curves)
-    cards = figures(report(measures=made))
+    cards = figures(report(measures=result))
     assert cards is not None and "rank 9" not in doc.plain(cards.cards[-1].lines[0])
 
 
@@ -191,8 +191,8 @@ def test_a_kind_of_memory_has_one_colour_wherever_it_is_drawn() -> None:
 
 def test_many_ranks_are_drawn_in_one_colour_and_those_to_blame_on_top() -> None:
     ranks = {str(rank): {"peak_bytes": 5.0, "curve": [[0, 1], [1, 5]]} for rank in range(20)}
-    made = report(finding("memory.leak", ranks=(3,)), measures={"memory": {"ranks": ranks}}, world_size=20)
-    (plot,) = plots(made)
+    result = report(finding("memory.leak", ranks=(3,)), measures={"memory": {"ranks": ranks}}, world_size=20)
+    (plot,) = plots(result)
     assert plot.curves[-1].strong and plot.curves[-1].name.startswith("rank 3*")
     assert not plot.legend and len({curve.colour for curve in plot.curves}) == 1
 

@@ -49,8 +49,8 @@ def test_a_run_without_traces_has_speed_memory_and_mfu() -> None:
 def test_traces_tell_overlap_exposed_and_idle_time_and_the_peak_is_set_against_the_device() -> None:
     spent = measures(60.0, 20.0, 12.0, 3.0)["overlap"] | {"account": ACCOUNT}
     peak = {"ranks": {"0": {"peak_bytes": 1 << 30}, "1": {"peak_bytes": 2 << 30}}}
-    made = shown(overlap=spent, memory=peak, run={"device_memory_bytes": 8 << 30})
-    assert made == {
+    texts = shown(overlap=spent, memory=peak, run={"device_memory_bytes": 8 << 30})
+    assert texts == {
         "62%": "of the communication overlaps compute",
         "12 ms": "exposed communication per step, mean over ranks",
         "4%": "of the step without any operation",
@@ -63,9 +63,9 @@ def test_long_steps_are_in_seconds() -> None:
     assert "1.2 s" in shown(overlap=spent)
 
 
-@pytest.mark.parametrize("found", [(), ("overlap.small_buckets",)])
-def test_they_stand_at_the_head_of_a_page_whether_anything_was_found_or_not(found: tuple[str, ...]) -> None:
-    page = render(document(report(*(finding(cause) for cause in found), measures={"run": RUN})))
+@pytest.mark.parametrize("expected", [(), ("overlap.small_buckets",)])
+def test_they_stand_at_the_head_of_a_page_whether_anything_was_found_or_not(expected: tuple[str, ...]) -> None:
+    page = render(document(report(*(finding(cause) for cause in expected), measures={"run": RUN})))
     assert "412,346" in page.partition("</header>")[0]
 
 
@@ -80,9 +80,9 @@ def test_a_healthy_page_says_so_in_a_word_and_what_was_not_traced_below() -> Non
         {},
         {},
     )
-    made = document(report(run=run))
-    head = render(made).partition("</header>")[0]
-    assert made.heading == "no cause found" and "412,346" in head and "was not traced (record=full)" in head
+    result = document(report(run=run))
+    head = render(result).partition("</header>")[0]
+    assert result.heading == "no cause found" and "412,346" in head and "was not traced (record=full)" in head
 
 
 @pytest.mark.parametrize("hardware", [None, 7, {"gpus": []}, {"gpus": [7]}, {"gpus": {"memory_bytes": 5}}])

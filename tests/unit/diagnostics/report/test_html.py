@@ -75,7 +75,7 @@ def test_evidence_stays_text() -> None:
 
 def test_what_the_page_holds() -> None:
     text = "".join(parse(render(full())).text)
-    for told in (
+    for phrase in (
         "HUNG",
         "Ranks issued different operations at the same position",
         "all_reduce [1048576] float32",
@@ -87,16 +87,16 @@ def test_what_the_page_holds() -> None:
         "a rank raised an exception (ranks 0, 2-3)",
         "record it: record=full",
     ):
-        assert told in text, told
+        assert phrase in text, phrase
 
 
 def test_measures_of_another_shape_are_left_out() -> None:
-    odd = {
+    uneven = {
         "hang": {"timeline": {"positions": "x", "ranks": [1]}},
         "memory": {"ranks": {"0": None, "x": {}, "1": {"peak_bytes": "many", "curve": [[1], "a", [0, float("nan")]]}}},
         "overlap": {"ranks": {"0": {"compute_ms": float("inf")}, "1": 5}},
     }
-    parse(render(report(finding("hang.network"), measures=odd)))
+    parse(render(report(finding("hang.network"), measures=uneven)))
     for measures in ({"hang": 1}, {"memory": []}, {"overlap": {"ranks": 7}}, {"memory": {"ranks": {0: {}}}}):
         parse(render(report(measures=measures)))
 
@@ -106,8 +106,8 @@ def test_the_page_of_a_large_job_stays_small() -> None:
         str(rank): {"peak_bytes": 1e9, "curve": [[t, t * 1e6] for t in range(3000)], "categories": {"a": 1e9}}
         for rank in range(500)
     }
-    blamed = finding("memory.leak", ranks=(499,), victims=tuple(range(499)))
-    text = render(report(blamed, measures={"memory": {"ranks": ranks}}, world_size=500))
+    culprits = finding("memory.leak", ranks=(499,), victims=tuple(range(499)))
+    text = render(report(culprits, measures={"memory": {"ranks": ranks}}, world_size=500))
     assert len(text) < 1_500_000 and "rank 499" in text
 
 
@@ -119,7 +119,7 @@ def test_memory_over_time_is_drawn_for_each_rank_the_highest_first():
         < text.index("rank 1: peak of tensors 6.12 GiB")
         < text.index("rank 0: peak of tensors 5.88")
     )
-    for told in (
+    for phrase in (
         "Peak of tensors: 6.38 GiB at 1.9 s, in step 7, /home/me/project/train.py, at /home/me/project/train.py:88 in",
         "activations (82%), parameters (16%), not attributed (2%)",
         "A request of 3 GiB failed at 9.5 s. The device has 8 GiB.",
@@ -127,7 +127,7 @@ def test_memory_over_time_is_drawn_for_each_rank_the_highest_first():
         "1.9 s (peak)",
         "step 6",
     ):
-        assert told in text, told
+        assert phrase in text, phrase
     assert [attributes["class"] for tag, attributes in page.tags if tag == "polygon"][:4] == [
         "band k0",
         "band k4",
@@ -138,8 +138,8 @@ def test_memory_over_time_is_drawn_for_each_rank_the_highest_first():
 
 
 def test_names_in_memory_over_time_stay_text():
-    usual, hostile = (parse(render(report(measures=stacked(name)))) for name in ("train.py", HOSTILE))
-    assert [tag for tag, _ in usual.tags] == [tag for tag, _ in hostile.tags]
+    original, hostile = (parse(render(report(measures=stacked(name)))) for name in ("train.py", HOSTILE))
+    assert [tag for tag, _ in original.tags] == [tag for tag, _ in hostile.tags]
     assert "alert(1)" in "".join(hostile.text)
 
 
@@ -173,7 +173,7 @@ def test_each_rank_has_its_colour_in_the_memory_curve(world, legend):
     curves = re.findall(r'<polyline[^>]*class="curve (k\d)( strong)?"', text)
     assert len(curves) == world
     assert len({colour for colour, _ in curves}) == (world if legend else 1)
-    assert [bool(blamed) for _, blamed in curves] == [False] * (world - 1) + [True], "drawn last, on top"
+    assert [bool(culprits) for _, culprits in curves] == [False] * (world - 1) + [True], "drawn last, on top"
     assert text.count("<circle") == world
     assert "rank 0: peak 2.79 GiB: logits 1.86 GiB" in text
     assert ("</svg>rank 1*: peak 2.79 GiB" in text) == legend
@@ -181,7 +181,7 @@ def test_each_rank_has_its_colour_in_the_memory_curve(world, legend):
 
 def test_evidence_leads_to_its_file_from_where_the_page_lies() -> None:
     item = EvidenceItem("trace", "traces/rank 0#.json", "seen", 3)
-    made = report(finding("hang.collective_mismatch", ranks=(1,), evidence=(item,)))
-    assert "<a href" not in render(made).partition('id="cause-0"')[2]
-    page = html.render(document(made, files=".."))
+    result = report(finding("hang.collective_mismatch", ranks=(1,), evidence=(item,)))
+    assert "<a href" not in render(result).partition('id="cause-0"')[2]
+    page = html.render(document(result, files=".."))
     assert '<a href="../traces/rank%200%23.json"><code>traces/<wbr>rank 0#.json:3</code></a>' in page

@@ -20,9 +20,11 @@ def refuse(name: str) -> Any:
     raise AssertionError(f"{name} is not JSON")
 
 
-@pytest.mark.parametrize("made", [report(), full(), full(HOSTILE), report(finding("own.cause", status="undecided"))])
-def test_the_schema_holds(made: Report) -> None:
-    text = jsonform.text(jsonform.as_json(made))
+@pytest.mark.parametrize(
+    "expected", [report(), full(), full(HOSTILE), report(finding("own.cause", status="undecided"))]
+)
+def test_the_schema_holds(expected: Report) -> None:
+    text = jsonform.text(jsonform.as_json(expected))
     assert text.isascii()
     value = json.loads(text, parse_constant=refuse)
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
@@ -49,9 +51,9 @@ def test_the_content() -> None:
     assert first["group"] == {"name": "0", "ranks": [0, 1, 2, 3], "desc": "default_pg"}
     assert first["where"][0]["line"] == 88 and first["remedies"][1]["change"] == "train.log_every=0"
     assert second["cause"] == "overlap.small_buckets"
-    explained = {one["cause"]: one["explained_by"] for one in value["findings"] if one["explained_by"]}
+    explained = {finding["cause"]: finding["explained_by"] for finding in value["findings"] if finding["explained_by"]}
     assert explained == {"hang.rank_raised": ["hang.collective_mismatch"]}
-    coverage = {one["kind"]: one for one in value["coverage"]}
+    coverage = {row["kind"]: row for row in value["coverage"]}
     assert coverage["flight"]["problems"] == [
         "/home/me/project/train.py: no dump: the pickle names a global (os.system) and was refused"
     ]

@@ -23,5 +23,5 @@ def test_a_narrow_terminal_loses_what_can_be_spared_and_a_pipe_gets_all() -> Non
 def test_colours_change_no_text_and_control_characters_are_not_passed_on() -> None:
     coloured = render(table(), columns=None, colour=True)
     assert "\x1b[1mrun" in coloured and "\x1b" not in render(table(), columns=None, colour=False)
-    odd = doc.Table(header=("run",), rows=(("a\x1b[31mb",),))
-    assert "\x1b" not in render(odd, columns=None, colour=False)
+    uneven = doc.Table(header=("run",), rows=(("a\x1b[31mb",),))
+    assert "\x1b" not in render(uneven, columns=None, colour=False)

@@ -53,7 +53,7 @@ def test_a_long_name_shifts_its_own_row_only() -> None:
 
 
 def test_json_forms_can_be_read_back() -> None:
-    assert [one["id"] for one in json.loads(listing_json(RUNS))] == ["first", "second\x1b[31m"]
+    assert [item["id"] for item in json.loads(listing_json(RUNS))] == ["first", "second\x1b[31m"]
     assert json.loads(listing_json([])) == []
 
 

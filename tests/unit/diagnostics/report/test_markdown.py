@@ -10,9 +10,9 @@ from tests.unit.diagnostics.report.samples import HOSTILE, as_markdown as render
 
 
 def test_content() -> None:
-    made = render(full())
-    assert made.startswith("# HUNG\\: ranks".replace("\\:", ":"))
-    for told in (
+    text = render(full())
+    assert text.startswith("# HUNG\\: ranks".replace("\\:", ":"))
+    for phrase in (
         "## What happened `hang.collective_mismatch`",
         "- **confidence**: 97%",
         "- **rank 1 \\(at fault\\)**: `/home/me/project/train.py:88 in log_metrics`, broadcast \\[1\\] int64",
@@ -22,14 +22,14 @@ def test_content() -> None:
         "| confirmed | a rank raised an exception; `hang.rank_raised` | ranks 0, 2-3 | ",
         "| Connection closed by peer; explained by hang.collective\\_mismatch |",
     ):
-        assert told in made, told
+        assert phrase in text, phrase
 
 
 def test_evidence_stays_text() -> None:
-    made = render(full(HOSTILE))
-    outside = re.sub(r"(`+).*?[^`]\1(?!`)", "", made)
+    text = render(full(HOSTILE))
+    outside = re.sub(r"(`+).*?[^`]\1(?!`)", "", text)
     assert not re.search(r"(?<!\\)<", outside)
-    assert "\x1b" not in made and "\u202e" not in made
+    assert "\x1b" not in text and "\u202e" not in text
     assert not re.search(r"(?<!\\)\[x\](?<!\\)\(javascript", outside)
 
 
@@ -44,10 +44,10 @@ def test_healthy() -> None:
 
 def test_figures_that_cannot_be_are_dashes_and_open_branches_are_not_ruled_out() -> None:
     absent = (Coverage("trace", 0, 0, ("rank0.json: it is empty",)),)
-    made = render(replace(full(), coverage=absent, measures={"memory": {"ranks": {0: {"peak_bytes": 0}}}}))
-    assert "| trace | - | - | rank0.json: it is empty |" in made
-    assert "0 bytes" not in made
-    lines = [line.strip() for line in made.splitlines() if line.strip().startswith("- ")]
+    text = render(replace(full(), coverage=absent, measures={"memory": {"ranks": {0: {"peak_bytes": 0}}}}))
+    assert "| trace | - | - | rank0.json: it is empty |" in text
+    assert "0 bytes" not in text
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
     for mark, status in ((r"- \[?\]", ", undecided"), ("- [ ]", ", ruled out"), ("- [x]", ", confirmed")):
-        told = [line for line in lines if line.startswith(mark)]
-        assert told and all(status in line for line in told)
+        result = [line for line in lines if line.startswith(mark)]
+        assert result and all(status in line for line in result)

@@ -33,8 +33,8 @@ def read(markup: str) -> Reader:
 
 
 def test_an_element_has_its_attributes_and_children() -> None:
-    made = el("a", "see ", el("b", "this"), None, href="#main", class_="skip", data_copy=3, hidden=True, title=None)
-    assert made == '<a href="#main" class="skip" data-copy="3" hidden>see <b>this</b></a>'
+    markup = el("a", "see ", el("b", "this"), None, href="#main", class_="skip", data_copy=3, hidden=True, title=None)
+    assert markup == '<a href="#main" class="skip" data-copy="3" hidden>see <b>this</b></a>'
     assert el("input", type="search", open=False) == '<input type="search">'
     assert el("br") == "<br>"
 

@@ -39,9 +39,9 @@ def test_measures_of_any_shape_are_survived(value: dict[str, Any]) -> None:
 
 
 def test_the_peak_is_measured_or_that_of_the_curve_or_of_the_categories() -> None:
-    found = measures.memory(of_memory(r0={"peak_bytes": 9.0, "curve": [[0, 5]]}, r1={"curve": [[0, 5], [1, 7]]},
+    rank_memories = measures.memory(of_memory(r0={"peak_bytes": 9.0, "curve": [[0, 5]]}, r1={"curve": [[0, 5], [1, 7]]},
                                       r2={"categories": {"a": 2, "b": 4}}, r3={"curve": []}))  # fmt: skip
-    assert {rank: one.peak_bytes for rank, one in found.items()} == {0: 9.0, 1: 7.0, 2: 6.0}
+    assert {rank: rank_memory.peak_bytes for rank, rank_memory in rank_memories.items()} == {0: 9.0, 1: 7.0, 2: 6.0}
 
 
 def test_a_rank_that_is_damaged_does_not_cost_the_others() -> None:
@@ -53,9 +53,9 @@ def test_a_rank_that_is_damaged_does_not_cost_the_others() -> None:
 
 def test_of_many_ranks_those_to_blame_are_drawn() -> None:
     ranks = {str(rank): {"compute_ms": 1.0} for rank in range(200)}
-    found = measures.overlap({"overlap": {"ranks": ranks}}, culprits=[199, 3, 500])
-    assert len(found) == RANKS_DRAWN and list(found) == sorted(found)
-    assert {199, 3, 0} <= set(found) and 500 not in found
+    rank_times = measures.overlap({"overlap": {"ranks": ranks}}, culprits=[199, 3, 500])
+    assert len(rank_times) == RANKS_DRAWN and list(rank_times) == sorted(rank_times)
+    assert {199, 3, 0} <= set(rank_times) and 500 not in rank_times
 
 
 def test_a_rank_without_a_figure_has_no_bar() -> None:
@@ -87,10 +87,13 @@ def test_what_the_figures_are_of(window: dict[str, Any], text: str) -> None:
 
 
 def test_a_stack_whose_rows_do_not_fit_its_kinds_is_left_out() -> None:
-    found = measures.memory(
+    rank_memories = measures.memory(
         of_memory(r0={"over_time": STACK}, r1={"over_time": {**STACK, "rows": [[0.0, 1.0], [1.0, 2.0]]}})
     )
-    assert list(found) == [] and measures.memory(of_memory(r0={"over_time": STACK, "peak_bytes": 3.0}))[0].over_time
+    assert (
+        list(rank_memories) == []
+        and measures.memory(of_memory(r0={"over_time": STACK, "peak_bytes": 3.0}))[0].over_time
+    )
     assert measures.memory(of_memory(r0={"peak_bytes": 3.0, "over_time": {**STACK, "kinds": []}})) == {}
 
 
@@ -107,8 +110,8 @@ def test_a_stack_tells_what_is_in_tensors_and_notes_what_is_computed() -> None:
 
 
 def test_the_rows_of_a_table_name_the_largest_categories_first() -> None:
-    one = RankMemory(peak_bytes=4096.0, categories={"small": 1024.0, "large": 3072.0, "none": 0.0})
-    assert measures.memory_rows({3: one})[1] == ("3", "4 KiB", "-", "large 3 KiB (75%), small 1 KiB (25%)")
+    rank_memory = RankMemory(peak_bytes=4096.0, categories={"small": 1024.0, "large": 3072.0, "none": 0.0})
+    assert measures.memory_rows({3: rank_memory})[1] == ("3", "4 KiB", "-", "large 3 KiB (75%), small 1 KiB (25%)")
 
 
 @pytest.mark.parametrize(("part", "whole", "text"), [(1, 4, " (25%)"), (9, 4, " (100%)"), (1, 0, ""), (0, 5, " (0%)")])
@@ -118,10 +121,10 @@ def test_a_share_is_at_most_the_whole(part: float, whole: float, text: str) -> N
 
 def test_a_timeline_without_a_call_is_none() -> None:
     assert measures.timeline({"hang": {"timeline": {"ranks": {"0": []}}}}) is None
-    found = measures.timeline(
+    timeline = measures.timeline(
         {"hang": {"timeline": {"group": "g", "ranks": {"1": [{"position": 4, "op": "barrier"}]}}}}
     )
-    assert found is not None and found.ranks[1][0].op == "barrier" and found.group == "g"
+    assert timeline is not None and timeline.ranks[1][0].op == "barrier" and timeline.group == "g"
 
 
 def test_why_the_plan_cannot_be_compared_is_told_in_full_reports() -> None:

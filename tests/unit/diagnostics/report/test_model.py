@@ -7,14 +7,14 @@ from tests.unit.diagnostics.report.samples import finding, report
 
 
 def test_a_cause_is_named_by_its_title_else_by_its_id() -> None:
-    made = report(finding("hang.network"))
-    assert made.title("hang.network") == made.titles["hang.network"] != "hang.network"
-    assert made.title("toys.none_left") == "toys.none_left"
+    result = report(finding("hang.network"))
+    assert result.title("hang.network") == result.titles["hang.network"] != "hang.network"
+    assert result.title("toys.none_left") == "toys.none_left"
 
 
 def test_only_the_outcome_healthy_is_healthy() -> None:
-    made = report(finding("hang.network"))
-    assert not made.healthy and msgspec.structs.replace(made, outcome="healthy").healthy
+    result = report(finding("hang.network"))
+    assert not result.healthy and msgspec.structs.replace(result, outcome="healthy").healthy
 
 
 def test_a_report_does_not_change() -> None:

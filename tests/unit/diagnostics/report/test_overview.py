@@ -26,8 +26,8 @@ def open_cause(cause: str, lacks: str = "a trace") -> Decided:
 
 
 def test_the_headline_is_the_first_root_cause_in_words() -> None:
-    made = report(finding("overlap.small_buckets", ranks=(0, 1, 2, 3)))
-    assert headline(made) == "gradients are reduced in many tiny buckets"
+    result = report(finding("overlap.small_buckets", ranks=(0, 1, 2, 3)))
+    assert headline(result) == "gradients are reduced in many tiny buckets"
     diverged = replace(report(finding("hang.signature_mismatch", ranks=(1,))), outcome="diverged")
     assert headline(diverged).endswith("different arguments, unnoticed: the run ended")
     assert "unnoticed" not in headline(replace(diverged, outcome="hung"))
@@ -64,10 +64,10 @@ def test_a_suspicion_is_confirmed_but_not_sure() -> None:
 
 
 def test_findings_are_counted_by_status() -> None:
-    made = report(finding("memory.leak", ranks=(0,)))
-    counts = count(made)
+    result = report(finding("memory.leak", ranks=(0,)))
+    counts = count(result)
     assert counts["confirmed"] == 1 and counts["undecided"] == 0
-    assert counts["confirmed"] + counts["ruled_out"] == len(made.findings)
+    assert counts["confirmed"] + counts["ruled_out"] == len(result.findings)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_findings_are_counted_by_status() -> None:
 )
 def test_without_a_cause_the_evidence_tells_what_it_is_about(kinds: tuple[str, ...], expected: str) -> None:
     coverage = tuple(Coverage(kind, 1, 1, ()) for kind in kinds)
-    made = replace(report(), outcome="undecided", coverage=coverage)
-    assert families(made) == {expected}
-    assert families(replace(made, outcome="healthy")) == set()
+    text = replace(report(), outcome="undecided", coverage=coverage)
+    assert families(text) == {expected}
+    assert families(replace(text, outcome="healthy")) == set()
     suspected = replace(report(finding("numeric.spike", confidence=0.3)), outcome="undecided", coverage=coverage)
     assert families(suspected) == {"numeric"}
 
 
 def test_undecided_causes_of_other_kinds_are_apart() -> None:
-    made = report(finding("memory.leak", ranks=(0,)))
+    result = report(finding("memory.leak", ranks=(0,)))
     open_ones = (open_cause("memory.host"), open_cause("overlap.skew"), open_cause("numeric.spike"))
-    near, others = undecided(replace(made, findings=(*made.findings, *open_ones)))
-    assert [one.finding.cause for one in near] == ["memory.host"]
-    assert [one.finding.cause for one in others] == ["overlap.skew", "numeric.spike"]
+    near, others = undecided(replace(result, findings=(*result.findings, *open_ones)))
+    assert [item.finding.cause for item in near] == ["memory.host"]
+    assert [other.finding.cause for other in others] == ["overlap.skew", "numeric.spike"]
     assert others_text(others) == "2 causes of numerics and speed could not be decided"
     assert others_text(others[:1]) == "1 cause of speed could not be decided"
     assert others_text([]) == ""

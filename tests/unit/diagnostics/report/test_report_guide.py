@@ -26,7 +26,7 @@ def printed() -> str:
 
 def example() -> Report:
     """As `dtk diagnose` found it in what a script of four ranks left behind under `dtk watch`."""
-    found = Finding(
+    finding = Finding(
         cause="hang.conditional_collective",
         status="confirmed",
         confidence=0.85,
@@ -56,7 +56,7 @@ def example() -> Report:
     )
     trees = built_in()
     ruled_out, undecided = 18, 66
-    others = sorted(set(all_leaves(trees)) - {found.cause})
+    others = sorted(set(all_leaves(trees)) - {finding.cause})
     hang, memory = ([cause for cause in others if cause.startswith(family)] for family in ("hang.", "memory."))
     out = [*hang, *memory][:ruled_out]
     unknown = [cause for cause in others if cause not in {*hang, *out}][:undecided]
@@ -64,7 +64,7 @@ def example() -> Report:
         *(Finding(cause=cause, status="ruled_out", facts=Stated("Not recorded.")) for cause in out),
         *(Finding(cause=cause, status="undecided", facts=Stated("Not recorded.")) for cause in unknown),
     ]
-    return conclude(Evidence(Path("job"), Limits(), world_size=4), trees, [found, *decided], {}, "job")
+    return conclude(Evidence(Path("job"), Limits(), world_size=4), trees, [finding, *decided], {}, "job")
 
 
 def test_the_example_of_the_guide_is_what_is_printed() -> None:

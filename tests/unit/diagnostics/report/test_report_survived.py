@@ -46,7 +46,7 @@ TIMEOUT = (
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "text"),
     [
         (raised("ValueError: bad batch", "[rank3]: ") + RESTART, "rank 3: ValueError: bad batch"),
         (raised("ValueError: bad batch", "[rank3]: ") + TABLE, "rank 3: ValueError: bad batch"),
@@ -59,10 +59,10 @@ TIMEOUT = (
     ],
 )
 @pytest.mark.parametrize("end", ["", "Training complete.\n"])
-def test_a_failure_after_which_the_job_went_on_is_a_note(tmp_path: Path, failure: str, told: str, end: str) -> None:
+def test_a_failure_after_which_the_job_went_on_is_a_note(tmp_path: Path, failure: str, text: str, end: str) -> None:
     report = of(tmp_path, steps(0, 20) + failure + steps(15, 50) + end)
     assert (report.root_causes, report.suspicions) == ((), ())
-    (note,) = [note for note in report.notes if told in note]
+    (note,) = [note for note in report.notes if text in note]
     assert "the job continued" in note or "the job was restarted" in note
     assert "job.log:2" in note
 

@@ -72,7 +72,11 @@ def test_every_form_has_it(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     value = jsonform.as_json(report)
     jsonschema.validate(value, SCHEMA, cls=jsonschema.Draft202012Validator)
-    assert [one["cause"] for one in value["suspicions"]] == [one.cause for one in report.suspicions] != []
+    assert (
+        [suspicion["cause"] for suspicion in value["suspicions"]]
+        == [suspicion.cause for suspicion in report.suspicions]
+        != []
+    )
     assert value["measures"]["waiting"]["waits"][0]["ranks"] == [0, 2]
     for text in (markdown.render(document(report)), html.render(document(report))):
         assert "hang.conditional_collective" in text and "a metric, a flag or a barrier" in text
@@ -219,7 +223,7 @@ def test_what_the_headline_says_of_a_failure_is_not_noted_again(tmp_path: Path) 
     failed += "NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error.\n"
     shown = lines(tmp_path, failed)
     assert shown[0].startswith("UNDECIDED: NCCL failed on rank 5")
-    assert len([one for one in shown if one.startswith("note")]) == 1
+    assert len([item for item in shown if item.startswith("note")]) == 1
     assert "a rank raised an exception" in shown[1]
 
 
@@ -237,7 +241,7 @@ def look(folder: Path, rank: int, stack: str, *, moves: bool = False) -> None:
     """Write what `dtk attach` collects of one rank over three looks, 8 s apart."""
     times = [1e9 + 8 * number for number in range(3)]
     moments = [list(Moment(time, "S", 0.0, number * moves, "futex_do_wait")) for number, time in enumerate(times)]
-    record = {"dtk_process": 1, "rank": rank, "world_size": 3, "looks": [[one, one] for one in moments]}
+    record = {"dtk_process": 1, "rank": rank, "world_size": 3, "looks": [[moment, moment] for moment in moments]}
     record |= {"last": moments[-1], "call": {"op": "x", "group": "other"}}
     dumps = "".join(f'# stacks at {time} s since 1970\nThread 7 (idle): "MainThread"\n{stack}\n' for time in times)
     for kind, suffix, text in (("process", "json", json.dumps(record)), ("stacks", "txt", dumps)):
@@ -310,8 +314,8 @@ def test_a_timeout_of_a_moment_is_suspected_itself(tmp_path: Path) -> None:
     maybe = [text for text in shown if text.startswith("maybe")]
     assert "hang.timeout_budget" in maybe[0] and "its timeout is only 1 ms" in maybe[0]
     assert not any("waited" in text for text in maybe), "no watchdog thread that could not run"
-    usual = [text for text in lines(tmp_path, line.format(600000, 600090)) if text.startswith("maybe")]
-    assert not any("its timeout" in text for text in usual)
+    texts = [text for text in lines(tmp_path, line.format(600000, 600090)) if text.startswith("maybe")]
+    assert not any("its timeout" in text for text in texts)
 
 
 def test_ranks_of_a_job_of_unknown_size_are_missed(tmp_path: Path) -> None:

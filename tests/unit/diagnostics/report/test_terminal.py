@@ -30,14 +30,14 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 def test_the_answer_is_in_the_first_five_lines(columns: int | None) -> None:
     text = render(full(), columns=columns, colour=False)
     five = "\n".join(text.splitlines()[:5])
-    for told in (
+    for result in (
         "HUNG: ranks issued different operations",
         "rank 1 (victims: ranks 0, 2-3)",
         "/home/me/project/train.py:88 in log_metrics",
         "train.py:88: call broadcast on every rank",
         *(["what    At position 41"] if columns != 60 else []),
     ):
-        assert told in five
+        assert result in five
     if columns:
         assert max(map(len, text.splitlines())) <= columns
 
@@ -71,21 +71,21 @@ def test_in_a_narrow_terminal_the_sides_are_below_each_other() -> None:
 
 
 def test_a_long_path_keeps_its_end() -> None:
-    made = report(mismatch("/very" * 40 + "/train.py"))
-    where = next(line for line in render(made, columns=80, colour=False).splitlines() if line.startswith("where"))
+    result = report(mismatch("/very" * 40 + "/train.py"))
+    where = next(line for line in render(result, columns=80, colour=False).splitlines() if line.startswith("where"))
     assert len(where) <= 80 and "/train.py:88 in log_metrics" in where
 
 
 def test_details_on_request() -> None:
     brief, whole = (render(full(), columns=120, colour=False, verbose=verbose) for verbose in (False, True))
-    for told in (
+    for text in (
         "Fault tree",
         "each alone explains",
         "Consequences",
         "Connection closed by peer",
         "exposed ms",
     ):
-        assert told not in brief and told in whole
+        assert text not in brief and text in whole
     assert "[x] gradients are reduced in many tiny buckets [overlap.small_buckets]: exposed 41 ms of 180 ms" in whole
     assert "[ ] Memory ran out or is about to (or) - ruled out: 3 branches below ruled out" in whole
     assert "-v for the fault tree" in brief and "-v for the fault tree" not in whole
@@ -111,8 +111,8 @@ def test_evidence_cannot_write_to_the_terminal() -> None:
 
 def test_thousands_of_ranks_stay_readable() -> None:
     everyone = tuple(range(1, 16384, 2))
-    made = report(finding("hang.host_stall", ranks=(0,), victims=everyone), world_size=16384)
-    line = render(made, columns=None, colour=False).splitlines()[1]
+    result = report(finding("hang.host_stall", ranks=(0,), victims=everyone), world_size=16384)
+    line = render(result, columns=None, colour=False).splitlines()[1]
     assert len(line) < 200 and "and 8180 more" in line
 
 
@@ -120,19 +120,19 @@ def unlike(cause: str, missing: str = "") -> Finding:
     return Finding(cause=cause, status="undecided", facts=Stated(f"Nothing tells of {cause}.", missing=missing))
 
 
-def lines_of(made: Report, label: str, *, verbose: bool = False) -> list[str]:
-    text = render(made, columns=None, colour=False, verbose=verbose)
+def lines_of(report: Report, label: str, *, verbose: bool = False) -> list[str]:
+    text = render(report, columns=None, colour=False, verbose=verbose)
     return [line[8:] for line in text.splitlines() if line.startswith(label.ljust(8))]
 
 
 def test_what_is_undecided_of_other_kinds_of_trouble_is_one_folded_line() -> None:
     slow, memory = unlike("overlap.skew", "a trace"), unlike("memory.leak", "a snapshot")
-    made = report(mismatch(), slow, memory, unlike("overlap.sync_point", "a trace"))
-    assert lines_of(made, "rest") == [], "of no use to who wants to know what happened"
-    (rest,) = lines_of(made, "rest", verbose=True)
+    result = report(mismatch(), slow, memory, unlike("overlap.sync_point", "a trace"))
+    assert lines_of(result, "rest") == [], "of no use to who wants to know what happened"
+    (rest,) = lines_of(result, "rest", verbose=True)
     assert rest.endswith(" causes ruled out; 3 of other kinds could not be decided")
-    assert lines_of(made, "needed") == [], "neither is about a hang, and the cause is sure"
-    whole = render(made, columns=None, colour=False, verbose=True)
+    assert lines_of(result, "needed") == [], "neither is about a hang, and the cause is sure"
+    whole = render(result, columns=None, colour=False, verbose=True)
     assert "a trace (for overlap.skew, overlap.sync_point)" in whole and "a snapshot (for memory.leak)" in whole
 
 
@@ -150,8 +150,8 @@ def test_advice_is_about_the_trouble_that_was_found() -> None:
 
 def test_the_first_line_always_says_how_sure_it_is() -> None:
     for confidence, said in ((1.0, "certain"), (0.97, "97% sure")):
-        made = report(replace(mismatch(), confidence=confidence))
-        first = render(made, columns=None, colour=False).splitlines()[0]
+        result = report(replace(mismatch(), confidence=confidence))
+        first = render(result, columns=None, colour=False).splitlines()[0]
         assert first.endswith(f"[hang.collective_mismatch, {said}]")
 
 
@@ -179,18 +179,18 @@ def test_the_explanation_of_what_a_rank_does_is_told_once(tmp_path: Path) -> Non
 
 
 def test_the_place_of_a_victim_is_called_so() -> None:
-    gone = finding("hang.host_stall", ranks=(0,), victims=(1,), where=(Where(1, "a.py", 3, "f", "waits in barrier"),))
-    assert lines_of(report(gone), "victim") == ["a.py:3 in f (rank 1), waits in barrier"]
-    assert lines_of(report(gone), "where") == []
+    lost = finding("hang.host_stall", ranks=(0,), victims=(1,), where=(Where(1, "a.py", 3, "f", "waits in barrier"),))
+    assert lines_of(report(lost), "victim") == ["a.py:3 in f (rank 1), waits in barrier"]
+    assert lines_of(report(lost), "where") == []
 
 
 def test_what_loses_nothing_is_a_note() -> None:
     clock = Problem("flight", "rank_1", "its clock is 7.0 s ahead", harmless=True)
-    made = report(mismatch(), problems=[clock, Problem("flight", "rank_2", "it is empty")])
-    assert lines_of(made, "unread", verbose=True) == ["flight: rank_2: it is empty"]
-    assert lines_of(made, "note", verbose=True) == ["flight: rank_1: its clock is 7.0 s ahead"]
-    assert lines_of(made, "note") == []
-    assert "note: rank_1: its clock is 7.0 s ahead" in as_page(made)
-    assert "note: rank\\_1: its clock" in as_markdown(made)
-    (flight,) = (one for one in jsonform.as_json(made)["coverage"] if one["kind"] == "flight")
+    result = report(mismatch(), problems=[clock, Problem("flight", "rank_2", "it is empty")])
+    assert lines_of(result, "unread", verbose=True) == ["flight: rank_2: it is empty"]
+    assert lines_of(result, "note", verbose=True) == ["flight: rank_1: its clock is 7.0 s ahead"]
+    assert lines_of(result, "note") == []
+    assert "note: rank_1: its clock is 7.0 s ahead" in as_page(result)
+    assert "note: rank\\_1: its clock" in as_markdown(result)
+    (flight,) = (row for row in jsonform.as_json(result)["coverage"] if row["kind"] == "flight")
     assert (flight["problems"], flight["notes"]) == (["rank_2: it is empty"], ["rank_1: its clock is 7.0 s ahead"])

@@ -45,7 +45,7 @@ def test_dot(tree: WordedBranch) -> None:
     assert text.startswith("digraph fault_tree {") and text.endswith("}\n")
     strings = re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)
     outside = re.sub(r'"(?:[^"\\\n]|\\.)*"', "", text)
-    assert '"' not in outside and "script" not in outside and any("script" in one for one in strings)
+    assert '"' not in outside and "script" not in outside and any("script" in string for string in strings)
     assert outside.count("->") == count(tree) - 1
 
 
@@ -57,8 +57,8 @@ def test_open_psa(tree: WordedBranch) -> None:
     assert len(gates) == len(set(gates)) and len(events) == len(causes(tree))
     for name in (*gates, *events):
         assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*", name or "")
-    for tag, known in (("gate", gates), ("basic-event", events)):
-        assert {one.get("name") for one in root.iter(tag)} <= set(known)
+    for tag, expected in (("gate", gates), ("basic-event", events)):
+        assert {item.get("name") for item in root.iter(tag)} <= set(expected)
     for formula in (*root.iter("and"), *root.iter("or")):
         assert len(formula) >= 2
     probability = {event.find("float").get("value") for event in events.values() if event.find("float") is not None}
@@ -68,7 +68,7 @@ def test_open_psa(tree: WordedBranch) -> None:
 
 def test_an_undecided_cause_has_no_probability() -> None:
     root = ElementTree.fromstring(open_psa(worded(full().tree)))
-    event = next(one for one in root.iter("define-basic-event") if one.get("name") == "hang-device_stall")
+    event = next(item for item in root.iter("define-basic-event") if item.get("name") == "hang-device_stall")
     assert (
         event.find("float") is None and event.find("attributes/attribute[@name='status']").get("value") == "undecided"
     )

@@ -38,7 +38,7 @@ def test_runs_are_listed_newest_first_and_other_folders_are_not_runs(tmp_path: P
     (tmp_path / ".hidden").mkdir()
     run(tmp_path, ".trash")
     (tmp_path / "file").write_text("")
-    assert [one.id for one in list_runs(tmp_path)] == ["new", "old"]
+    assert [item.id for item in list_runs(tmp_path)] == ["new", "old"]
     with pytest.raises(OSError):
         list_runs(tmp_path / "absent")
 
@@ -92,14 +92,14 @@ def test_figures_come_from_the_summary_and_else_from_the_last_record(tmp_path: P
 def test_a_damaged_status_is_told(tmp_path: Path, content: str, state: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "status.json").write_text(content)
-    (one,) = list_runs(tmp_path)
-    assert one.state == state and one.problems and str(tmp_path / "a") in one.unreadable
+    (run,) = list_runs(tmp_path)
+    assert run.state == state and run.problems and str(tmp_path / "a") in run.unreadable
     assert read_run(tmp_path / "a").age_s is not None
 
 
 def test_a_folder_without_any_record_is_a_damaged_run_when_it_is_named(tmp_path: Path) -> None:
-    found = read_run(tmp_path)
-    assert (found.state, found.problems) == ("damaged", ["no status.json"])
+    result = read_run(tmp_path)
+    assert (result.state, result.problems) == ("damaged", ["no status.json"])
     assert not run(tmp_path, "a").root.joinpath("x").exists() and read_run(tmp_path / "a").unreadable == ""
 
 

@@ -66,8 +66,8 @@ def test_a_file_that_no_record_has_the_size_of_is_refused(tmp_path: Path) -> Non
 @given(st.floats(allow_nan=True) | st.integers(-9, 9) | st.text(max_size=5))
 @settings(max_examples=60)
 def test_what_python_writes_is_decoded(value: float | str) -> None:
-    found = decoded(json.dumps({"x": value}).encode())["x"]
-    assert found == value or (isinstance(value, float) and math.isnan(value) and math.isnan(found))
+    result = decoded(json.dumps({"x": value}).encode())["x"]
+    assert result == value or (isinstance(value, float) and math.isnan(value) and math.isnan(result))
 
 
 def test_what_is_torn_or_no_object_is_left_out() -> None:

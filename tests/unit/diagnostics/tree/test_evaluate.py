@@ -24,19 +24,19 @@ node = st.recursive(
 )
 
 
-def truth(one: Node, holds: dict[str, bool]) -> bool:
-    if isinstance(one, Leaf):
-        return holds[one.cause]
-    values = [truth(child, holds) for child in one.children]
-    return any(values) if one.gate == "or" else all(values)
+def truth(node: Node, holds: dict[str, bool]) -> bool:
+    if isinstance(node, Leaf):
+        return holds[node.cause]
+    values = [truth(child, holds) for child in node.children]
+    return any(values) if node.gate == "or" else all(values)
 
 
 def finding(cause: str, status: Status, **values: str) -> Finding:
     return Finding(cause=cause, status=status, facts=Stated(f"why {cause}", **values))
 
 
-def tree_of(one: Node) -> Tree:
-    return Tree(Gate("top", "top", "or", (one,)), (), "test")
+def tree_of(node: Node) -> Tree:
+    return Tree(Gate("top", "top", "or", (node,)), (), "test")
 
 
 def test_kleene_tables() -> None:
@@ -54,38 +54,41 @@ def test_a_suspected_cause_confirms_no_branch_and_no_cut_set() -> None:
 
 
 @given(node, st.lists(st.sampled_from(STATUSES), min_size=4, max_size=4))
-def test_a_decided_status_holds_whatever_the_undecided_turn_out_to_be(one: Node, statuses: list[Status]) -> None:
+def test_a_decided_status_holds_whatever_the_undecided_turn_out_to_be(item: Node, statuses: list[Status]) -> None:
     findings = [finding(cause, status) for cause, status in zip(CAUSES, statuses, strict=True)]
-    status = evaluate([tree_of(one)], findings).status
-    unknown = [cause for cause, known in zip(CAUSES, statuses, strict=True) if known == "undecided"]
+    status = evaluate([tree_of(item)], findings).status
+    unknown = [cause for cause, expected in zip(CAUSES, statuses, strict=True) if expected == "undecided"]
     for values in product((True, False), repeat=len(unknown)):
-        holds = {cause: known == "confirmed" for cause, known in zip(CAUSES, statuses, strict=True)}
+        holds = {cause: expected == "confirmed" for cause, expected in zip(CAUSES, statuses, strict=True)}
         holds |= dict(zip(unknown, values, strict=True))
         if status != "undecided":
-            assert truth(one, holds) == (status == "confirmed")
+            assert truth(item, holds) == (status == "confirmed")
 
 
 @given(node)
-def test_minimal_cut_sets_are_those_of_the_definition(one: Node) -> None:
-    names = sorted({found.cause for found in leaves(one)})
+def test_minimal_cut_sets_are_those_of_the_definition(item: Node) -> None:
+    names = sorted({leaf.cause for leaf in leaves(item)})
     cuts = [
         frozenset(name for name, value in zip(names, values, strict=True) if value)
         for values in product((True, False), repeat=len(names))
-        if truth(one, dict(zip(names, values, strict=True)))
+        if truth(item, dict(zip(names, values, strict=True)))
     ]
     expected = {cut for cut in cuts if not any(other < cut for other in cuts)}
-    found = minimal_cut_sets(one)
-    assert len(found) == len(set(found)) and set(found) == expected
+    texts = minimal_cut_sets(item)
+    assert len(texts) == len(set(texts)) and set(texts) == expected
 
 
 def test_the_strongest_finding_counts_and_a_cause_without_one_is_undecided() -> None:
     both = Gate("any", "any", "or", (Leaf("c.a", "a", "slow"), Leaf("c.b", "b", "slow")))
-    found = [finding("c.a", "ruled_out"), finding("c.a", "confirmed")]
-    children = evaluate([tree_of(both)], found).children[0].children[0].children
-    assert [(child.status, child.findings) for child in children] == [("confirmed", (*found[::-1],)), ("undecided", ())]
+    findings = [finding("c.a", "ruled_out"), finding("c.a", "confirmed")]
+    children = evaluate([tree_of(both)], findings).children[0].children[0].children
+    assert [(child.status, child.findings) for child in children] == [
+        ("confirmed", (*findings[::-1],)),
+        ("undecided", ()),
+    ]
 
 
 def test_cut_sets_that_are_ruled_out_are_left_out() -> None:
     either = Gate("any", "any", "or", (Leaf("c.a", "a", "slow"), Leaf("c.b", "b", "slow"), Leaf("c.c", "c", "slow")))
-    found = cut_sets([tree_of(either)], [finding("c.a", "ruled_out"), finding("c.c", "confirmed")])
-    assert [(one.causes, one.status) for one in found] == [(("c.c",), "confirmed"), (("c.b",), "undecided")]
+    result = cut_sets([tree_of(either)], [finding("c.a", "ruled_out"), finding("c.c", "confirmed")])
+    assert [(item.causes, item.status) for item in result] == [(("c.c",), "confirmed"), (("c.b",), "undecided")]

@@ -64,7 +64,7 @@ def test_every_cause_of_the_catalogue_is_in_exactly_one_place() -> None:
 
 def test_every_cause_of_a_built_in_detector_is_in_a_tree() -> None:
     named = {leaf.cause for tree in built_in() for leaf in leaves(tree.top)}
-    built = [one for one in collect().detectors if type(one).__module__.startswith("diagnostics.")]
+    built = [item for item in collect().detectors if type(item).__module__.startswith("diagnostics.")]
     assert {cause for detector in built for cause in detector.causes} <= named
 
 
@@ -87,7 +87,7 @@ def test_a_tree_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "text"),
     [
         ("gate: or", "gate: xor", "Invalid enum value 'xor' - at `$.gate`"),
         ("outcome: slow", "outcome: slwo", "Invalid enum value 'slwo' - at `$.outcome`"),
@@ -111,11 +111,11 @@ def test_a_tree_of_ones_own(tmp_path: Path) -> None:
         (TREE, "- 1", "Expected `object`, got `array`"),
     ],
 )
-def test_a_wrong_tree_is_one_line(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_a_wrong_tree_is_one_line(tmp_path: Path, old: str, new: str, text: str) -> None:
     assert old in TREE
     with pytest.raises(DiagnosticsError) as caught:
         load(write(tmp_path, TREE.replace(old, new, 1)), decided=["a.one", "a.two", "b.three"])
-    assert told in str(caught.value) and str(tmp_path) in str(caught.value)
+    assert text in str(caught.value) and str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -52,14 +52,14 @@ def test_cut_sets_are_exactly_what_leads_to_the_event(tree: Node) -> None:
     subsets = chain.from_iterable(combinations(CAUSES, size) for size in range(len(CAUSES) + 1))
     for true in map(frozenset, subsets):
         assert happens(tree, true) == any(cut <= true for cut in cuts)
-    assert not any(one < other for one in cuts for other in cuts), "none contains another one"
+    assert not any(item < other for item in cuts for other in cuts), "none contains another one"
     assert [len(cut) for cut in cuts] == sorted(len(cut) for cut in cuts)
 
 
 def test_leaves_and_gates_come_from_left_to_right() -> None:
     tree = gate("or", leaf("a"), gate("and", leaf("b"), leaf("c"), id="inner"), leaf("a"), id="top")
-    assert [one.cause for one in leaves(tree)] == ["a", "b", "c", "a"]
-    assert [one.id for one in gates(tree)] == ["top", "inner"]
+    assert [item.cause for item in leaves(tree)] == ["a", "b", "c", "a"]
+    assert [item.id for item in gates(tree)] == ["top", "inner"]
     assert list(gates(leaf("a"))) == []
 
 

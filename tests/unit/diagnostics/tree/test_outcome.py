@@ -17,7 +17,7 @@ from diagnostics.tree.built_in import built_in
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, outcome
 
 
-def found(cause: str, status: Any = "confirmed", confidence: float = 0.9) -> Finding:
+def finding_of(cause: str, status: Any = "confirmed", confidence: float = 0.9) -> Finding:
     return Finding(cause=cause, status=status, facts=Stated(""), confidence=confidence)
 
 
@@ -26,11 +26,11 @@ def fact(kind: str, **fields: Any) -> LogFact:
 
 
 def evidence(state: str = "", **values: Any) -> Evidence:
-    made = Evidence(root=Path("job"), limits=Limits(), **values)
+    result = Evidence(root=Path("job"), limits=Limits(), **values)
     if state:
         status = Status(state=state)  # type: ignore[arg-type]
-        made.run = RunEvidence(Path("job"), status, {}, {}, {}, {}, {}, {})
-    return made
+        result.run = RunEvidence(Path("job"), status, {}, {}, {}, {}, {}, {})
+    return result
 
 
 def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
@@ -60,19 +60,19 @@ def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
     ],
 )
 def test_the_root_cause_and_what_else_is_known(cause: str, values: Any, measures: Any, expected: str) -> None:
-    assert of(found(cause), evidence=evidence(**values), **measures) == expected
+    assert of(finding_of(cause), evidence=evidence(**values), **measures) == expected
 
 
-RULED_OUT = found("hang.network", "ruled_out")
+RULED_OUT = finding_of("hang.network", "ruled_out")
 
 
 @pytest.mark.parametrize(
     ("findings", "values", "expected"),
     [
         ([RULED_OUT], {}, "undecided"),
-        ([found("env.contradiction", "ruled_out")], {}, "undecided"),
-        ([RULED_OUT, found("hang.straggler", confidence=0.3)], {}, "undecided"),
-        ([RULED_OUT, found("hang.rank_oom", confidence=0.3)], {}, "oom"),
+        ([finding_of("env.contradiction", "ruled_out")], {}, "undecided"),
+        ([RULED_OUT, finding_of("hang.straggler", confidence=0.3)], {}, "undecided"),
+        ([RULED_OUT, finding_of("hang.rank_oom", confidence=0.3)], {}, "oom"),
         ([RULED_OUT], {"errors": [RankError(1, "error.json", 0, "ValueError", "bad")]}, "undecided"),
         ([RULED_OUT], {"problems": [Problem("cause", "hang.network", "it failed")]}, "undecided"),
         ([], {"state": "finished"}, "healthy"),

@@ -37,22 +37,22 @@ def finding(change, status="confirmed", kind="override", where=()):
 
 
 def test_the_file_that_set_it_last(evidence):
-    (one,) = place(evidence, [finding("strategy.reshard_after_forward=true")])
-    assert one.where == (
+    (item,) = place(evidence, [finding("strategy.reshard_after_forward=true")])
+    assert item.where == (
         Where(None, "conf/fault/no_reshard.yaml", 15, "", "sets strategy.reshard_after_forward to false"),
     )
 
 
 def test_a_key_that_is_to_go(evidence):
-    (one,) = place(evidence, [finding("'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0")])
-    assert (one.where[0].file, one.where[0].line) == ("conf/fault/nccl_typo.yaml", 16)
+    (item,) = place(evidence, [finding("'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0")])
+    assert (item.where[0].file, item.where[0].line) == ("conf/fault/nccl_typo.yaml", 16)
 
 
 def test_what_no_override_fixes_is_fixed_without_the_planted_fault(evidence):
     evidence.run.config = {"fault": {"name": "leak"}}
     code, override = finding("delete it", kind="code"), finding("train.steps=3")
     marked = mark_injected(evidence, [code, override, finding("delete it", "ruled_out", "code")])
-    assert [[remedy.change for remedy in text_of(one).remedies] for one in marked] == [
+    assert [[remedy.change for remedy in text_of(item).remedies] for item in marked] == [
         ["fault=none", "delete it"],
         ["train.steps=3"],
         ["delete it"],
@@ -62,7 +62,7 @@ def test_what_no_override_fixes_is_fixed_without_the_planted_fault(evidence):
 
 
 @pytest.mark.parametrize(
-    "one",
+    "item",
     [
         finding("strategy.bucket_cap_mb=25"),  # typed: it stands in no file
         finding("train.micro_batch_size=4"),  # helps, but is no cause
@@ -75,8 +75,8 @@ def test_what_no_override_fixes_is_fixed_without_the_planted_fault(evidence):
         finding("strategy.reshard_after_forward=true", where=(Where(0, "train.py", 3),)),
     ],
 )
-def test_others_stay_as_they_are(evidence, one):
-    assert place(evidence, [one]) == [one]
+def test_others_stay_as_they_are(evidence, item):
+    assert place(evidence, [item]) == [item]
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[" * 10_000, '{"schema_version": 1, "choices": {}, "keys": 3}'])
@@ -85,5 +85,5 @@ def test_without_readable_origins_it_stands_without_a_place(evidence, content):
     file.unlink()
     if content is not None:
         file.write_text(content)
-    one = finding("strategy.reshard_after_forward=true")
-    assert place(evidence, [one]) == [one]
+    item = finding("strategy.reshard_after_forward=true")
+    assert place(evidence, [item]) == [item]

@@ -38,13 +38,15 @@ def refusal(config: Config, world_size: int = 2) -> str:
 
 
 def test_dtk_sets_what_it_has_keys_for(config: Config, tmp_path: Path) -> None:
-    made, notes = config.strategy.settings(config, 2)
+    result, notes = config.strategy.settings(config, 2)
     assert notes == []
-    sizes = [made[key] for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")]
-    assert sizes == [8, 2, 2] and made["gradient_clipping"] == 1.0
+    sizes = [
+        result[key] for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    ]
+    assert sizes == [8, 2, 2] and result["gradient_clipping"] == 1.0
     states = {"stage": 2, "offload_optimizer": {"device": "none"}, "offload_param": {"device": "none"}}
-    assert made["zero_optimization"] == states
-    assert made["zero_force_ds_cpu_optimizer"] is False and "optimizer" not in made
+    assert result["zero_optimization"] == states
+    assert result["zero_force_ds_cpu_optimizer"] is False and "optimizer" not in result
 
 
 def test_offload_is_that_of_deepspeed(config: Config, tmp_path: Path) -> None:
@@ -69,8 +71,10 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
     }
     taken = job(config, tmp_path, content)
     check(taken, 2, "cpu")
-    made, notes = taken.strategy.settings(taken, 2)
-    assert made["zero_optimization"]["reduce_bucket_size"] == 1000 and "overlap_comm" not in made["zero_optimization"]
+    result, notes = taken.strategy.settings(taken, 2)
+    assert (
+        result["zero_optimization"]["reduce_bucket_size"] == 1000 and "overlap_comm" not in result["zero_optimization"]
+    )
     assert "scheduler is replaced by the section schedule" in notes
     assert "train_micro_batch_size_per_gpu=auto becomes 2" in notes
 
@@ -156,8 +160,8 @@ def test_the_usual_file_of_other_trainers_is_taken(tmp_path: Path) -> None:
     }
     taken = job(stage3, tmp_path, content)
     check(taken, 2, "cpu")
-    made, _ = taken.strategy.settings(taken, 2)
-    assert made["zero_optimization"]["overlap_comm"] is True and made["fp16"] == {
+    result, _ = taken.strategy.settings(taken, 2)
+    assert result["zero_optimization"]["overlap_comm"] is True and result["fp16"] == {
         "enabled": False,
         **scaling,
         "min_loss_scale": 1,

@@ -18,23 +18,23 @@ from tests.unit.launch.remote.jobs import (
 
 @pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob"])
 def test_a_manifest_expands_nothing_of_the_user(kind):
-    one = hostile(*KUBERNETES, f"launcher.kind={kind}")
-    config_map, work = yaml.safe_load_all(kubernetes.render(one))
+    submission = hostile(*KUBERNETES, f"launcher.kind={kind}")
+    config_map, work = yaml.safe_load_all(kubernetes.render(submission))
     if kind == "TrainJob":
         container = work["spec"]["trainer"]
     else:
         container = work["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
     folder = container["command"][container["command"].index("dtk.launch.remote.rank") + 1]
-    value = next(one["value"] for one in container["env"] if one["name"] == "NCCL_SOCKET_IFNAME")
-    for written, meant in ((folder, str(one.paths.root)), (value, HOSTILE)):
+    value = next(item["value"] for item in container["env"] if item["name"] == "NCCL_SOCKET_IFNAME")
+    for written, meant in ((folder, str(submission.paths.root)), (value, HOSTILE)):
         assert "$(" not in written.replace("$$", "")
         assert written.replace("$$", "$") == meant
-    assert from_plain(yaml.safe_load(config_map["data"]["config.yaml"])) == one.composed.config
+    assert from_plain(yaml.safe_load(config_map["data"]["config.yaml"])) == submission.composed.config
 
 
 def test_names_are_dns_labels_and_keep_the_random_end():
-    one = job(*KUBERNETES, run_id="20260102-030405-" + "My_Model" * 8 + "-hsdp-w16-ab12")
-    name = kubernetes.name_of(one)
+    submission = job(*KUBERNETES, run_id="20260102-030405-" + "My_Model" * 8 + "-hsdp-w16-ab12")
+    name = kubernetes.name_of(submission)
     assert re.fullmatch(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])", name) and name.endswith("-ab12")
 
 
@@ -55,16 +55,16 @@ def test_requests_and_limits_are_equal_and_hold_what_was_given() -> None:
 
 
 def test_nothing_given_is_nothing_requested() -> None:
-    one = job("launcher=kubernetes", "launcher.image=x")
-    (container,) = list(yaml.safe_load_all(kubernetes.render(one)))[1]["spec"]["pytorchReplicaSpecs"]["Master"][
+    submission = job("launcher=kubernetes", "launcher.image=x")
+    (container,) = list(yaml.safe_load_all(kubernetes.render(submission)))[1]["spec"]["pytorchReplicaSpecs"]["Master"][
         "template"
     ]["spec"]["containers"]
     assert "resources" not in container
 
 
 def test_one_node_has_no_workers_and_its_runs_may_go_with_the_pod() -> None:
-    one = manifest("launcher.nodes=1", "strategy.dp_replicate=1", "launcher.volume_claim=null")
-    replicas = one["spec"]["pytorchReplicaSpecs"]
+    item = manifest("launcher.nodes=1", "strategy.dp_replicate=1", "launcher.volume_claim=null")
+    replicas = item["spec"]["pytorchReplicaSpecs"]
     assert list(replicas) == ["Master"] and replicas["Master"]["replicas"] == 1
     volumes = {volume["name"]: volume for volume in replicas["Master"]["template"]["spec"]["volumes"]}
     assert volumes["dtk-runs"] == {"name": "dtk-runs", "emptyDir": {}}
@@ -89,7 +89,7 @@ def test_both_kinds_run_the_same_command_but_for_what_the_operator_says_itself()
 
 
 def test_a_large_plan_is_left_out_of_the_config_map() -> None:
-    one = job(*KUBERNETES)
-    one.files["plan.json"] = "x" * 1_000_000
-    config_map, _ = yaml.safe_load_all(kubernetes.render(one))
+    submission = job(*KUBERNETES)
+    submission.files["plan.json"] = "x" * 1_000_000
+    config_map, _ = yaml.safe_load_all(kubernetes.render(submission))
     assert "plan.json" not in config_map["data"] and "config.yaml" in config_map["data"]

@@ -12,11 +12,11 @@ from dtk.launch.remote.submission import Submission
 from tests.unit.launch.remote.jobs import JOBS, job
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-RENDER = {"slurm": lambda one: slurm.render(one, "/home/user/work"), "skypilot": skypilot.render}
+RENDER = {"slurm": lambda value: slurm.render(value, "/home/user/work"), "skypilot": skypilot.render}
 
 
-def rendered(name: str, one: Submission) -> str:
-    return RENDER.get(name, kubernetes.render)(one)
+def rendered(name: str, submission: Submission) -> str:
+    return RENDER.get(name, kubernetes.render)(submission)
 
 
 def without_frozen(name: str, text: str) -> str:

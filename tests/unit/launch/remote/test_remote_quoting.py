@@ -21,7 +21,7 @@ SRUN = '#!/bin/bash\nprintf \'%s\\0\' "$NCCL_SOCKET_IFNAME" "$@"\n'
 QUICK = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def made(launcher: list[str], name: str, value: str, **put: Any) -> Submission | None:
+def submission_of(launcher: list[str], name: str, value: str, **put: Any) -> Submission | None:
     """A submission whose run folder and variable hold the texts; None where dtk refuses them."""
     try:
         return job(*launcher, runs=f"/shared/{name}", nccl__variables={"NCCL_SOCKET_IFNAME": value}, **put)
@@ -33,12 +33,12 @@ def made(launcher: list[str], name: str, value: str, **put: Any) -> Submission |
 @example(HOSTILE, HOSTILE, HOSTILE)
 @QUICK
 def test_a_batch_script_gives_srun_what_was_meant_and_runs_nothing_else(name: str, value: str, option: str) -> None:
-    one = made(SLURM, name, value, launcher__srun_extra=[f"--comment={option}"], launcher__setup=[])
+    submission = submission_of(SLURM, name, value, launcher__srun_extra=[f"--comment={option}"], launcher__setup=[])
     try:
-        script = slurm.render(one, "/") if one else ""
+        script = slurm.render(submission, "/") if submission else ""
     except DtkError:
         return
-    if one is None:
+    if submission is None:
         return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "srun").write_text(SRUN)
@@ -50,38 +50,38 @@ def test_a_batch_script_gives_srun_what_was_meant_and_runs_nothing_else(name: st
         words = done.stdout.decode("utf-8", "surrogateescape").split("\0")
         assert done.returncode == 0 and [path.name for path in Path(folder).iterdir()] == ["srun"], done.stderr
     assert words[0] == value and f"--comment={option}" in words
-    assert words[-2:] == [str(one.paths.root), ""]
+    assert words[-2:] == [str(submission.paths.root), ""]
 
 
 @given(TEXT, TEXT)
 @example(HOSTILE, HOSTILE)
 @QUICK
 def test_a_manifest_is_read_back_as_it_was_meant(name: str, value: str) -> None:
-    one = made(KUBERNETES, name, value)
-    if one is None:
+    submission = submission_of(KUBERNETES, name, value)
+    if submission is None:
         return
     try:
-        config_map, work = yaml.safe_load_all(kubernetes.render(one))
+        config_map, work = yaml.safe_load_all(kubernetes.render(submission))
     except DtkError:
         return
     container = work["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
     folder = container["command"][container["command"].index("dtk.launch.remote.rank") + 1]
     stated = next(entry["value"] for entry in container["env"] if entry["name"] == "NCCL_SOCKET_IFNAME")
-    for written, meant in ((folder, str(one.paths.root)), (stated, value)):
+    for written, meant in ((folder, str(submission.paths.root)), (stated, value)):
         assert "$(" not in written.replace("$$", "")  # Which Kubernetes would expand.
         assert written.replace("$$", "$") == meant
-    assert config_map["data"] == one.files
+    assert config_map["data"] == submission.files
 
 
 @given(TEXT, TEXT)
 @example(HOSTILE, HOSTILE)
 @QUICK
 def test_a_task_is_read_back_as_it_was_meant(name: str, value: str) -> None:
-    one = made(SKYPILOT, name, value)
-    if one is None:
+    submission = submission_of(SKYPILOT, name, value)
+    if submission is None:
         return
     try:
-        run = yaml.safe_load(skypilot.render(one))["run"]
+        run = yaml.safe_load(skypilot.render(submission))["run"]
     except DtkError:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +92,6 @@ def test_a_task_is_read_back_as_it_was_meant(name: str, value: str) -> None:
         done = subprocess.run(
             ["bash", "-c", run], capture_output=True, env=environment, cwd=folder, timeout=stretched(20)
         )
-        left = {path.name.partition("-")[0] for path in Path(folder).iterdir()}
-    assert done.returncode == 0 and left == {"torchrun", "dtk"}, done.stderr
-    assert str(one.paths.root) in done.stdout.decode("utf-8", "surrogateescape").split("\0")
+        remaining = {path.name.partition("-")[0] for path in Path(folder).iterdir()}
+    assert done.returncode == 0 and remaining == {"torchrun", "dtk"}, done.stderr
+    assert str(submission.paths.root) in done.stdout.decode("utf-8", "surrogateescape").split("\0")

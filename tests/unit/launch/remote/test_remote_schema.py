@@ -27,12 +27,12 @@ def swagger_problems(value: Any, kind: str, modules: tuple[Any, ...], path: str)
     scalars = {"str": str, "int": int, "bool": bool}
     if kind in scalars:
         return [] if type(value) is scalars[kind] else [f"{path}: {value!r} is not {kind}"]
-    if found := re.fullmatch(r"list\[(.+)\]", kind):
+    if match := re.fullmatch(r"list\[(.+)\]", kind):
         items = enumerate(value) if isinstance(value, list) else [(-1, None)]
-        return [p for i, item in items for p in swagger_problems(item, found[1], modules, f"{path}[{i}]")]
-    if found := re.fullmatch(r"dict\(str, (.+)\)", kind):
+        return [p for i, item in items for p in swagger_problems(item, match[1], modules, f"{path}[{i}]")]
+    if match := re.fullmatch(r"dict\(str, (.+)\)", kind):
         items = value.items() if isinstance(value, dict) else [("?", None)]
-        return [p for key, item in items for p in swagger_problems(item, found[1], modules, f"{path}.{key}")]
+        return [p for key, item in items for p in swagger_problems(item, match[1], modules, f"{path}.{key}")]
     model = next((getattr(module, kind) for module in modules if hasattr(module, kind)), None)
     if model is None or not isinstance(value, dict):
         return [f"{path}: no model {kind}" if model is None else f"{path}: {value!r} is not {kind}"]
@@ -57,10 +57,10 @@ def pydantic_unknown(value: Any, hint: Any, path: str) -> list[str]:
     fields = getattr(hint, "model_fields", None)
     if fields is None or not isinstance(value, dict):
         return []
-    known = {field.alias or name: field.annotation for name, field in fields.items()}
-    problems = [f"{path}: unknown key {key}" for key in value if key not in known]
+    by_alias = {field.alias or name: field.annotation for name, field in fields.items()}
+    problems = [f"{path}: unknown key {key}" for key in value if key not in by_alias]
     return problems + [
-        p for key in value if key in known for p in pydantic_unknown(value[key], known[key], f"{path}.{key}")
+        p for key in value if key in by_alias for p in pydantic_unknown(value[key], by_alias[key], f"{path}.{key}")
     ]
 
 

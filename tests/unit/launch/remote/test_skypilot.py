@@ -23,9 +23,9 @@ def test_shellcheck_finds_nothing_in_a_task(tmp_path):
 def test_a_task_puts_down_exactly_what_was_frozen(tmp_path):
     (tmp_path / "torchrun").write_text("#!/usr/bin/env python3\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     (tmp_path / "torchrun").chmod(0o755)
-    one = hostile(*SKYPILOT)
-    run = yaml.safe_load(skypilot.render(one))["run"]
-    assert run == skypilot.run_script(one)
+    submission = hostile(*SKYPILOT)
+    run = yaml.safe_load(skypilot.render(submission))["run"]
+    assert run == skypilot.run_script(submission)
     variables = {
         "SKYPILOT_NODE_RANK": "1",
         "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
@@ -33,18 +33,18 @@ def test_a_task_puts_down_exactly_what_was_frozen(tmp_path):
     }
     argv = json.loads(in_bash(run, tmp_path, **variables))
     assert argv[:4] == ["--nnodes=2", "--nproc-per-node=8", "--node-rank=1", "--master-addr=10.0.0.1"]
-    assert str(one.paths.root) in argv
+    assert str(submission.paths.root) in argv
     (frozen,) = tmp_path.glob("dtk-frozen-*")
-    assert {path.name: path.read_text() for path in frozen.iterdir()} == one.files
+    assert {path.name: path.read_text() for path in frozen.iterdir()} == submission.files
 
 
 def test_no_frozen_text_ends_its_own_file(tmp_path):
-    one = job(*SKYPILOT)
-    one.files["config.yaml"] += "DTK_END_OF_FILE\ntouch owned\n"
-    run = skypilot.run_script(one).rpartition("torchrun")[0]
+    submission = job(*SKYPILOT)
+    submission.files["config.yaml"] += "DTK_END_OF_FILE\ntouch owned\n"
+    run = skypilot.run_script(submission).rpartition("torchrun")[0]
     in_bash(run, tmp_path)
     assert not (tmp_path / "owned").exists()
-    assert next(tmp_path.glob("dtk-frozen-*/config.yaml")).read_text() == one.files["config.yaml"]
+    assert next(tmp_path.glob("dtk-frozen-*/config.yaml")).read_text() == submission.files["config.yaml"]
 
 
 def task(*overrides: str) -> Any:

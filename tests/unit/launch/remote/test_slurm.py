@@ -22,8 +22,8 @@ from tests.unit.launch.remote.jobs import (
 
 @pytest.mark.parametrize("launcher", ["plain", "hostile"])
 def test_shellcheck_finds_nothing_in_a_batch_script(launcher, tmp_path):
-    one = job(*SLURM) if launcher == "plain" else hostile(*SLURM)
-    shellcheck(slurm.render(one, "/home/user/work"), tmp_path)
+    submission = job(*SLURM) if launcher == "plain" else hostile(*SLURM)
+    shellcheck(slurm.render(submission, "/home/user/work"), tmp_path)
 
 
 def test_hostile_text_stays_one_argument_of_srun(tmp_path):
@@ -33,11 +33,11 @@ def test_hostile_text_stays_one_argument_of_srun(tmp_path):
         'print(json.dumps([sys.argv, os.environ["NCCL_SOCKET_IFNAME"]]))\n'
     )
     (tmp_path / "srun").chmod(0o755)
-    one = hostile(*SLURM, launcher__srun_extra=[f"--comment={HOSTILE}"], launcher__setup=[])
-    answer = in_bash(slurm.render(one, "/"), tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
+    submission = hostile(*SLURM, launcher__srun_extra=[f"--comment={HOSTILE}"], launcher__setup=[])
+    answer = in_bash(slurm.render(submission, "/"), tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
     argv, variable = json.loads(answer.splitlines()[-1])
     assert f"--comment={HOSTILE}" in argv
-    assert argv[-1] == str(one.paths.root) and argv[-2] == "dtk.launch.remote.rank"
+    assert argv[-1] == str(submission.paths.root) and argv[-2] == "dtk.launch.remote.rank"
     assert variable == HOSTILE
 
 
@@ -51,8 +51,8 @@ def test_a_variable_of_the_user_wins_in_the_script(tmp_path):
 
 
 def test_no_line_of_the_user_becomes_an_option_or_a_command():
-    one = job(*SLURM)
-    forged = replace(one, composed=replace(one.composed, overrides=["a=\n#SBATCH --uid=0\nid"]))
+    submission = job(*SLURM)
+    forged = replace(submission, composed=replace(submission.composed, overrides=["a=\n#SBATCH --uid=0\nid"]))
     assert not [line for line in slurm.render(forged, "/").splitlines() if line.startswith(("#SBATCH --uid", "id"))]
     for key in ("partition", "account", "qos", "memory_per_node"):
         with pytest.raises(DtkError, match="line break"):
@@ -77,7 +77,7 @@ def test_the_log_has_only_the_number_of_the_job_as_a_pattern():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (['launcher.extra=["--nodes=4"]'], "launcher.nodes"),
         (['launcher.extra=["--output=x"]'], "dtk's own"),
@@ -85,8 +85,8 @@ def test_the_log_has_only_the_number_of_the_job_as_a_pattern():
         (["launcher.time=soon"], "not a time limit"),
     ],
 )
-def test_options_that_sbatch_would_misread_are_one_line(overrides, told):
-    with pytest.raises(DtkError, match=told):
+def test_options_that_sbatch_would_misread_are_one_line(overrides, text):
+    with pytest.raises(DtkError, match=text):
         slurm.render(job(*SLURM, *overrides), "/")
 
 

@@ -19,7 +19,7 @@ from tests.unit.launch.remote.jobs import (
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["launcher=slurm", "launcher.gpus_per_node=8", "launcher.nproc=16"], "more than launcher.gpus_per_node=8"),
         (["launcher=slurm", "launcher.gpus_per_node=8", "launcher.nproc=4"], "leaves 4 GPUs of each node idle"),
@@ -32,13 +32,13 @@ from tests.unit.launch.remote.jobs import (
         (["launcher.nodes=2"], "belongs to launcher=slurm"),
     ],
 )
-def test_impossible_jobs_are_one_line(overrides, told):
-    with pytest.raises(DtkError, match=told):
+def test_impossible_jobs_are_one_line(overrides, text):
+    with pytest.raises(DtkError, match=text):
         job(*overrides)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "text"),
     [
         (["launcher=kubernetes", "launcher.image=x", "launcher.nodes=2"], "volume_claim"),
         ([*KUBERNETES, "launcher.memory_per_node=lots"], "not a quantity"),
@@ -50,10 +50,10 @@ def test_impossible_jobs_are_one_line(overrides, told):
         ([*SKYPILOT, "launcher.cloud=null"], "needs a cloud"),
     ],
 )
-def test_what_a_cluster_would_refuse_is_one_line(overrides, told):
-    one = job(*overrides)
-    with pytest.raises(DtkError, match=told):
-        (kubernetes if one.launcher.name == "kubernetes" else skypilot).render(one)
+def test_what_a_cluster_would_refuse_is_one_line(overrides, text):
+    submission = job(*overrides)
+    with pytest.raises(DtkError, match=text):
+        (kubernetes if submission.launcher.name == "kubernetes" else skypilot).render(submission)
 
 
 def test_the_ranks_of_a_job():
@@ -64,8 +64,8 @@ def test_the_ranks_of_a_job():
 
 @pytest.mark.parametrize("name", JOBS)
 def test_what_is_frozen_is_what_was_composed(name):
-    one = job(*JOBS[name])
-    assert from_plain(yaml.safe_load(one.files["config.yaml"])) == one.composed.config
-    assert yaml.safe_load(one.files["overrides.yaml"]) == one.composed.overrides
-    manifest = json.loads(one.files["manifest.json"])
-    assert manifest["submitted"]["launcher"] == one.launcher.name and "hardware" not in manifest
+    submission = job(*JOBS[name])
+    assert from_plain(yaml.safe_load(submission.files["config.yaml"])) == submission.composed.config
+    assert yaml.safe_load(submission.files["overrides.yaml"]) == submission.composed.overrides
+    manifest = json.loads(submission.files["manifest.json"])
+    assert manifest["submitted"]["launcher"] == submission.launcher.name and "hardware" not in manifest

@@ -23,122 +23,122 @@ def layers(model: Any = GPT, parallel: ParallelConfig = WHOLE, **values: Any) ->
     return Layers(cut(model_shape(model), parallel.tp), Tape(Ledger()), parallel=parallel, **{**sizes, **values})
 
 
-def stream(made: Layers, size: int = STREAM) -> Value:
-    return Value(made.tape.ledger.allocate("activations", size), size)
+def stream(layers: Layers, size: int = STREAM) -> Value:
+    return Value(layers.tape.ledger.allocate("activations", size), size)
 
 
-def kept(made: Layers, *results: Value) -> int:
+def kept(layers: Layers, *results: Value) -> int:
     """Bytes that are left once the code has let go of all values."""
     for value in results:
         value.drop()
-    return made.tape.ledger.total_bytes
+    return layers.tape.ledger.total_bytes
 
 
 def test_a_layer_norm_keeps_its_input_and_two_numbers_a_row() -> None:
-    made = layers()
-    x = stream(made)
-    assert kept(made, made.norm(x, "blocks.0.attention_norm"), x) == STREAM + 2 * 4 * TOKENS
+    result = layers()
+    x = stream(result)
+    assert kept(result, result.norm(x, "blocks.0.attention_norm"), x) == STREAM + 2 * 4 * TOKENS
 
 
 def test_an_rms_norm_on_the_cpu_keeps_the_normalised_input_as_well() -> None:
     llama = dataclasses.replace(LLAMA, width=WIDTH, heads=HEADS, kv_heads=2, ffn_width=32, layers=1)
     for on_cuda, normalised in ((True, 0), (False, STREAM)):
-        made = layers(llama, on_cuda=on_cuda)
-        x = stream(made)
-        assert kept(made, made.norm(x, "blocks.0.attention_norm"), x) == STREAM + 4 * TOKENS + normalised
+        result = layers(llama, on_cuda=on_cuda)
+        x = stream(result)
+        assert kept(result, result.norm(x, "blocks.0.attention_norm"), x) == STREAM + 4 * TOKENS + normalised
 
 
 def test_a_matrix_product_keeps_its_input() -> None:
-    made = layers()
-    x = stream(made)
-    y = made.linear(x, "blocks.0.mlp.up", 4 * WIDTH, TOKENS)
+    result = layers()
+    x = stream(result)
+    y = result.linear(x, "blocks.0.mlp.up", 4 * WIDTH, TOKENS)
     assert y.size_bytes == 4 * STREAM
-    assert kept(made, y, x) == STREAM
+    assert kept(result, y, x) == STREAM
 
 
 def test_under_autocast_it_keeps_16_bit_copies_of_input_and_weight() -> None:
-    made = layers(compute_bytes=2)
-    x = stream(made)
-    y = made.linear(x, "blocks.0.mlp.up", 4 * WIDTH, TOKENS)
+    result = layers(compute_bytes=2)
+    x = stream(result)
+    y = result.linear(x, "blocks.0.mlp.up", 4 * WIDTH, TOKENS)
     assert y.size_bytes == 2 * STREAM
     weight = 2 * 4 * WIDTH * WIDTH
-    assert len(made.cast_weights) == 1 and all(copy.holders > 1 for copy in made.cast_weights.values())
-    assert kept(made, y, x) == STREAM // 2 + weight
-    made.end_autocast()
-    assert made.tape.ledger.total_bytes == STREAM // 2 + weight, "backward still holds the copy"
-    assert not made.cast_weights
+    assert len(result.cast_weights) == 1 and all(copy.holders > 1 for copy in result.cast_weights.values())
+    assert kept(result, y, x) == STREAM // 2 + weight
+    result.end_autocast()
+    assert result.tape.ledger.total_bytes == STREAM // 2 + weight, "backward still holds the copy"
+    assert not result.cast_weights
 
 
 def test_a_weight_is_cast_once_in_a_context() -> None:
-    made = layers(compute_bytes=2)
-    values = [made.linear(x := stream(made), "token_embedding", VOCABULARY, TOKENS), x]
-    once = made.tape.ledger.total_bytes
-    values += [made.linear(x := stream(made), "token_embedding", VOCABULARY, TOKENS), x]
+    result = layers(compute_bytes=2)
+    values = [result.linear(x := stream(result), "token_embedding", VOCABULARY, TOKENS), x]
+    once = result.tape.ledger.total_bytes
+    values += [result.linear(x := stream(result), "token_embedding", VOCABULARY, TOKENS), x]
     weight = 2 * VOCABULARY * WIDTH
-    assert made.tape.ledger.total_bytes == 2 * once - weight
-    assert list(made.cast_weights) == ["token_embedding.weight"]
+    assert result.tape.ledger.total_bytes == 2 * once - weight
+    assert list(result.cast_weights) == ["token_embedding.weight"]
 
 
 @pytest.mark.parametrize(("on_cuda", "dropout"), [(True, 0.1), (False, 0.0), (False, 0.1)])
 def test_attention_keeps_the_matrix_only_with_dropout_on_the_cpu(on_cuda: bool, dropout: float) -> None:
-    made = layers(on_cuda=on_cuda)
-    qkv = stream(made, 3 * STREAM)
-    y = made.attention((qkv,), (3 * STREAM,), dropout)
+    result = layers(on_cuda=on_cuda)
+    qkv = stream(result, 3 * STREAM)
+    y = result.attention((qkv,), (3 * STREAM,), dropout)
     rows = TOKENS * HEADS
     matrix = 3 * rows * TOKENS * 4 if dropout and not on_cuda else rows * FLOAT_BYTES
-    assert kept(made, y, qkv) == 3 * STREAM + STREAM + matrix
+    assert kept(result, y, qkv) == 3 * STREAM + STREAM + matrix
 
 
 def test_dropout_keeps_a_mask_of_bytes_on_cuda_and_of_its_type_on_the_cpu() -> None:
     for on_cuda, mask in ((True, TOKENS * WIDTH), (False, STREAM)):
-        made = layers(on_cuda=on_cuda)
-        assert kept(made, made.dropout(stream(made), 0.1)) == mask
-    made = layers()
-    x = stream(made)
-    assert made.dropout(x, 0.0) is x
+        result = layers(on_cuda=on_cuda)
+        assert kept(result, result.dropout(stream(result), 0.1)) == mask
+    result = layers()
+    x = stream(result)
+    assert result.dropout(x, 0.0) is x
 
 
 def test_a_residual_sum_keeps_nothing() -> None:
-    made = layers()
-    x, branch = stream(made), stream(made)
-    assert kept(made, made.add(x, branch), x) == 0
+    result = layers()
+    x, branch = stream(result), stream(result)
+    assert kept(result, result.add(x, branch), x) == 0
 
 
 def test_the_loss_keeps_its_log_probabilities_in_float32() -> None:
     whole = TOKENS * VOCABULARY * 4
-    made = layers()
-    assert kept(made, made.cross_entropy(stream(made, whole))) == whole
-    made = layers(compute_bytes=2)
-    loss = made.cross_entropy(stream(made, whole // 2))
+    result = layers()
+    assert kept(result, result.cross_entropy(stream(result, whole))) == whole
+    result = layers(compute_bytes=2)
+    loss = result.cross_entropy(stream(result, whole // 2))
     assert loss.size_bytes == FLOAT_BYTES
-    assert kept(made, loss) == whole, "the logits in 16 bits are let go of"
+    assert kept(result, loss) == whole, "the logits in 16 bits are let go of"
 
 
 def test_a_part_of_the_vocabulary_also_keeps_which_targets_are_in_it() -> None:
     part = TOKENS * VOCABULARY // 2 * 4
-    made = layers(parallel=ParallelConfig(tp=2, loss_parallel=True))
-    assert kept(made, made.cross_entropy(stream(made, part))) == part + PER_TARGET_BYTES * TOKENS
+    result = layers(parallel=ParallelConfig(tp=2, loss_parallel=True))
+    assert kept(result, result.cross_entropy(stream(result, part))) == part + PER_TARGET_BYTES * TOKENS
     whole = layers(parallel=ParallelConfig(tp=2, loss_parallel=False))
     assert kept(whole, whole.cross_entropy(stream(whole, part))) == 2 * part, "gathered before the loss"
 
 
 def test_a_cut_layer_takes_the_whole_sequence_and_gives_its_part_back() -> None:
-    made = layers(parallel=ParallelConfig(tp=2, sequence_parallel=True))
-    x = stream(made, STREAM // 2)
-    whole = made.enter(x)
+    result = layers(parallel=ParallelConfig(tp=2, sequence_parallel=True))
+    x = stream(result, STREAM // 2)
+    whole = result.enter(x)
     assert whole.size_bytes == STREAM
-    assert made.leave(whole).size_bytes == STREAM // 2
+    assert result.leave(whole).size_bytes == STREAM // 2
     apart = layers(parallel=ParallelConfig(tp=2, sequence_parallel=False))
     y = stream(apart)
     assert apart.enter(y).size_bytes == apart.leave(stream(apart)).size_bytes == STREAM
 
 
 def test_the_bias_of_a_row_cut_layer_is_added_to_the_sum() -> None:
-    made = layers(parallel=ParallelConfig(tp=2, sequence_parallel=True))
-    x = stream(made, STREAM // 2)
-    y = made.row(x, "blocks.0.attention.projection")
+    result = layers(parallel=ParallelConfig(tp=2, sequence_parallel=True))
+    x = stream(result, STREAM // 2)
+    y = result.row(x, "blocks.0.attention.projection")
     assert y.size_bytes == STREAM // 2
-    assert [name for node in made.tape.nodes for name, _ in node.parameters] == [
+    assert [name for node in result.tape.nodes for name, _ in node.parameters] == [
         "blocks.0.attention.projection.weight",
         "blocks.0.attention.projection.bias",
     ]

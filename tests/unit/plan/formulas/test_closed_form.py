@@ -167,7 +167,10 @@ def test_the_peak_and_the_calls_are_those_of_the_simulated_step(ranks: int, over
     config = planned_job([*EXPERTS, *overrides], None, ranks).config
     ours, theirs = closed_form(config, ranks), simulate(config, ranks)
     assert ours.memory.peak_bytes == pytest.approx(theirs.memory.peak_bytes, rel=0.01)
-    calls = [{(one.op, one.group, one.count, one.size_bytes) for one in each.traffic} for each in (ours, theirs)]
+    calls = [
+        {(transfer.op, transfer.group, transfer.count, transfer.size_bytes) for transfer in each.traffic}
+        for each in (ours, theirs)
+    ]
     assert calls[0] == calls[1] and ours.parameters == theirs.parameters
 
 
@@ -193,29 +196,29 @@ def test_single_communicates_nothing():
 
 
 def test_ddp_reduces_all_gradients_and_zero1_broadcasts_the_parameters():
-    found = lines(4, DDPConfig())
-    assert {k: (t.ranks, t.size_bytes) for k, t in found.items()} == {("all_reduce", "dp"): (4, 4 * WHOLE)}
+    result = lines(4, DDPConfig())
+    assert {k: (t.ranks, t.size_bytes) for k, t in result.items()} == {("all_reduce", "dp"): (4, 4 * WHOLE)}
     broadcast = lines(4, Zero1Config())["broadcast", "dp"]
     assert (broadcast.count, broadcast.size_bytes) == (4, 4 * WHOLE)
 
 
 def test_fsdp_gathers_twice_but_for_the_root_and_accumulates_without_reducing():
-    found = lines(2, FSDPConfig(), rounds=3)
-    gathers, reductions = found["all_gather", "dp_shard"], found["reduce_scatter", "dp_shard"]
+    result = lines(2, FSDPConfig(), rounds=3)
+    gathers, reductions = result["all_gather", "dp_shard"], result["reduce_scatter", "dp_shard"]
     assert (gathers.count, gathers.size_bytes) == (3 * 9, 3 * 4 * (8 * BLOCK + ROOT))
     assert (reductions.count, reductions.size_bytes) == (5, 4 * WHOLE)
-    assert found["all_reduce", "dp_shard"].size_bytes == 4
+    assert result["all_reduce", "dp_shard"].size_bytes == 4
     assert gathers.sent_bytes == gathers.size_bytes // 2
 
 
 def test_hsdp_reduces_shards_between_replicas_over_the_slower_link():
-    found = lines(16, HSDPConfig(dp_replicate=2), clip=None)
-    assert {key: (t.ranks, t.link) for key, t in found.items()} == {
+    result = lines(16, HSDPConfig(dp_replicate=2), clip=None)
+    assert {key: (t.ranks, t.link) for key, t in result.items()} == {
         ("all_gather", "dp_shard"): (8, "intra_node"),
         ("reduce_scatter", "dp_shard"): (8, "intra_node"),
         ("all_reduce", "dp_replicate"): (2, "inter_node"),
     }
-    assert found["all_reduce", "dp_replicate"].size_bytes == found["reduce_scatter", "dp_shard"].size_bytes // 8
+    assert result["all_reduce", "dp_replicate"].size_bytes == result["reduce_scatter", "dp_shard"].size_bytes // 8
 
 
 def test_bf16_halves_gathers_and_leaves_reductions_in_float32():

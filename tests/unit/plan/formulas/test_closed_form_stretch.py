@@ -82,13 +82,15 @@ def test_stages_and_micro_batches_that_are_left_out_change_nothing(case):
 
 def test_a_deep_step_with_many_micro_batches_costs_no_more_than_a_small_one():
     config = job(8, FSDPConfig(), gpt(100_000, 128, 4), rounds=125_000, precision="bfloat16", device="cuda")
-    found, calls = calls_in(lambda: memory(config, 8))
+    result, calls = calls_in(lambda: memory(config, 8))
     assert calls < 150_000
-    assert found.peak_bytes > 100_000 * 200_000 * 12 / 8
+    assert result.peak_bytes > 100_000 * 200_000 * 12 / 8
     small = job(8, FSDPConfig(), gpt(12, 128, 4), rounds=3, precision="bfloat16", device="cuda")
     many = job(8, FSDPConfig(), gpt(12, 128, 4), rounds=300, precision="bfloat16", device="cuda")
-    few, lots = (closed_form(one, 8).traffic for one in (small, many))
-    assert [one.size_bytes * (100 if one.op == "all_gather" else 1) for one in few] == [one.size_bytes for one in lots]
+    few, lots = (closed_form(item, 8).traffic for item in (small, many))
+    assert [item.size_bytes * (100 if item.op == "all_gather" else 1) for item in few] == [
+        lot.size_bytes for lot in lots
+    ]
 
 
 @given(

@@ -16,26 +16,28 @@ RANKS = 4
 )
 def test_bytes_per_parameter(stage: int, precision: str, parameters: float, states: float) -> None:
     overrides = ["model=gpt2", f"strategy=deepspeed_zero{stage}", f"precision={precision}", "train.micro_batch_size=2"]
-    made = closed_form(compose(overrides).config, RANKS)
-    at_peak = made.memory.at_peak_bytes
-    assert at_peak["parameters"] == pytest.approx(parameters * made.parameters, rel=1e-3)
-    assert at_peak["optimizer states"] == pytest.approx(states * made.parameters, rel=1e-3)
+    prediction = closed_form(compose(overrides).config, RANKS)
+    at_peak = prediction.memory.at_peak_bytes
+    assert at_peak["parameters"] == pytest.approx(parameters * prediction.parameters, rel=1e-3)
+    assert at_peak["optimizer states"] == pytest.approx(states * prediction.parameters, rel=1e-3)
     assert ("gathered parameters" in at_peak) == (stage == 3)
-    assert any("exact except for padding" in note for note in made.notes)
+    assert any("exact except for padding" in note for note in prediction.notes)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_bucket_is_no_larger_than_the_gradients(stage: int) -> None:
     overrides = ["model=gpt2", f"strategy=deepspeed_zero{stage}", "train.micro_batch_size=2"]
-    made = closed_form(compose(overrides).config, RANKS)
-    assert made.memory.at_peak_bytes["buckets"] <= 2 * 4 * made.parameters, "the bucket, and the copy that is sent"
+    prediction = closed_form(compose(overrides).config, RANKS)
+    assert prediction.memory.at_peak_bytes["buckets"] <= 2 * 4 * prediction.parameters, (
+        "the bucket, and the copy that is sent"
+    )
 
 
 def test_offloaded_states_are_on_the_host_of_a_gpu() -> None:
     overrides = ["model=gpt2", "strategy=deepspeed_zero2", "strategy.offload=optimizer", "launcher.device=cuda"]
-    made = closed_form(compose([*overrides, "train.micro_batch_size=2"]).config, RANKS)
-    assert made.memory.at_peak_bytes.get("optimizer states", 0) == 0
-    assert made.memory.host_bytes == pytest.approx(3 * made.parameters, rel=1e-3)
+    prediction = closed_form(compose([*overrides, "train.micro_batch_size=2"]).config, RANKS)
+    assert prediction.memory.at_peak_bytes.get("optimizer states", 0) == 0
+    assert prediction.memory.host_bytes == pytest.approx(3 * prediction.parameters, rel=1e-3)
 
 
 def test_it_cannot_be_simulated() -> None:

@@ -33,9 +33,9 @@ class OnlyStates(Holding):
 
 def placed(elements: int, tensors: int, optimizer: Any, on_cuda: bool = True, **strategy: Any) -> OnlyStates:
     config = job(4, FSDPConfig(**strategy), optimizer=optimizer, device="cuda" if on_cuda else "cpu")
-    made = OnlyStates(config, SHAPE, config.mesh(4), Ledger(), on_cuda)
-    made.place_states(elements, tensors, lambda shape: max(1, shape[0] // 4))
-    return made
+    only_states = OnlyStates(config, SHAPE, config.mesh(4), Ledger(), on_cuda)
+    only_states.place_states(elements, tensors, lambda shape: max(1, shape[0] // 4))
+    return only_states
 
 
 @given(st.integers(1, 10**9), st.integers(1, 500), st.sampled_from(OPTIMIZERS))
@@ -45,9 +45,9 @@ def test_offloading_moves_the_states_and_loses_none(elements: int, tensors: int,
     file = placed(elements, tensors, optimizer, offload="optimizer", offload_to="nvme", offload_folder="/x")
     total = optimizer_bytes(optimizer, elements, tensors)
     assert here.ledger.total_bytes == total and (here.host_bytes, here.file_bytes, here.paged_bytes) == (0, 0, 0)
-    for made, elsewhere in ((host, host.host_bytes), (file, file.file_bytes)):
-        assert made.ledger.total_bytes + elsewhere == total, "counters stay, the rest moves"
-        assert made.paged_bytes == 2 * elsewhere, "to the device and back in each step"
+    for result, elsewhere in ((host, host.host_bytes), (file, file.file_bytes)):
+        assert result.ledger.total_bytes + elsewhere == total, "counters stay, the rest moves"
+        assert result.paged_bytes == 2 * elsewhere, "to the device and back in each step"
     assert host.file_bytes == file.host_bytes == 0
 
 
@@ -60,14 +60,14 @@ def test_an_update_sees_moved_states_through_windows(optimizer: Any) -> None:
 
 
 def test_with_updates_in_backward_the_windows_count_in_backward_too() -> None:
-    made = placed(10**6, 50, AdamWConfig(in_backward=True), offload="optimizer")
-    assert made.ledger.in_use["temporaries"] > 0
+    only_states = placed(10**6, 50, AdamWConfig(in_backward=True), offload="optimizer")
+    assert only_states.ledger.in_use["temporaries"] > 0
     assert placed(10**6, 50, AdamWConfig(), offload="optimizer").ledger.in_use.get("temporaries", 0) == 0
 
 
 def test_on_a_cpu_offloading_to_the_host_moves_nothing() -> None:
-    made = placed(10**6, 50, AdamWConfig(), on_cuda=False, offload="optimizer")
-    assert made.ledger.total_bytes == optimizer_bytes(AdamWConfig(), 10**6, 50) and made.host_bytes == 0
+    only_states = placed(10**6, 50, AdamWConfig(), on_cuda=False, offload="optimizer")
+    assert only_states.ledger.total_bytes == optimizer_bytes(AdamWConfig(), 10**6, 50) and only_states.host_bytes == 0
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12))
@@ -110,14 +110,16 @@ def test_states_of_an_optimizer_by_hand(optimizer: AdamWConfig | SGDConfig, expe
 
 def test_states_are_those_that_torch_keeps() -> None:
     parameters = [torch.nn.Parameter(torch.ones(5, 3)), torch.nn.Parameter(torch.ones(7))]
-    for config, made in (
+    for config, result in (
         (AdamWConfig(), torch.optim.AdamW(parameters)),
         (SGDConfig(momentum=0.9), torch.optim.SGD(parameters, momentum=0.9)),
     ):
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        made.step()
-        states = [value for state in made.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+        result.step()
+        states = [
+            value for state in result.state.values() for value in state.values() if isinstance(value, torch.Tensor)
+        ]
         assert sum(value.nbytes for value in states) == optimizer_bytes(config, 5 * 3 + 7, 2)
 
 

@@ -41,7 +41,7 @@ def test_a_training_of_that_kind_holds_so_many_bytes(training):
         "momentum": [optimizer.state[p]["exp_avg"] for p in masters],
         "variance": [optimizer.state[p]["exp_avg_sq"] for p in masters],
     }
-    assert all(sum(v.dim() > 0 for v in one) == 2 for one in states)
+    assert all(sum(v.dim() > 0 for v in state) == 2 for state in states)
     count = sum(p.numel() for p in weights)
     for kind, tensors in kinds.items():
         assert sum(t.nbytes for t in tensors) == count * getattr(training, kind), kind
@@ -51,7 +51,7 @@ def test_a_training_of_that_kind_holds_so_many_bytes(training):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", ["fp16 mixed", "bf16 mixed"])
 def test_mixed_precision_is_the_table_of_the_zero_paper(name, stage):
-    training = next(one for one in TRAININGS if one.name == name)
+    training = next(item for item in TRAININGS if item.name == name)
     for ranks in (1, 8, 64, 1024):
         assert training.rank_bytes(7_500_000_000, stage, ranks) == pytest.approx(
             model_states_bytes(7.5e9, ranks, stage)

@@ -14,9 +14,9 @@ from tests.unit.plan.samples import GIB, on_device, plan
 
 @pytest.mark.parametrize(("gib", "fits", "excess_gib"), [(19, False, 1), (20, True, 0), (24, True, -4)])
 def test_a_device_holds_the_peak_or_not(gib: int, fits: bool, excess_gib: int) -> None:
-    made = on_device(plan(), gib)
-    assert made.fits is fits
-    assert made.excess_bytes == excess_gib * GIB
+    prediction = on_device(plan(), gib)
+    assert prediction.fits is fits
+    assert prediction.excess_bytes == excess_gib * GIB
 
 
 def test_without_a_device_nothing_is_said() -> None:
@@ -25,16 +25,16 @@ def test_without_a_device_nothing_is_said() -> None:
 
 @pytest.mark.parametrize(("node_gib", "fits"), [(None, True), (40, True), (39, False)])
 def test_what_is_offloaded_must_fit_the_host_of_a_node(node_gib: int | None, fits: bool) -> None:
-    made = on_device(plan())
-    made = dataclasses.replace(
-        made,
-        memory=dataclasses.replace(made.memory, host_bytes=5 * GIB),
+    prediction = on_device(plan())
+    prediction = dataclasses.replace(
+        prediction,
+        memory=dataclasses.replace(prediction.memory, host_bytes=5 * GIB),
         node_ranks=8,
         node_host_bytes=None if node_gib is None else node_gib * GIB,
     )
-    assert made.host_bytes_per_node == 40 * GIB
-    assert (made.fits, made.exceeds_host) == (fits, not fits)
-    assert (made.excess_bytes <= 0) == fits
+    assert prediction.host_bytes_per_node == 40 * GIB
+    assert (prediction.fits, prediction.exceeds_host) == (fits, not fits)
+    assert (prediction.excess_bytes <= 0) == fits
 
 
 def test_the_larger_excess_counts() -> None:
@@ -46,10 +46,10 @@ def test_the_larger_excess_counts() -> None:
 
 
 def test_plain_values_have_the_figures_that_are_properties() -> None:
-    made = json.loads(json.dumps(on_device(plan()).as_json()))
-    assert (made["schema"], made["fits"], made["peak_bytes"]) == (SCHEMA, True, 20 * GIB)
-    assert made["memory"]["at_peak_bytes"]["parameters"] == GIB
-    assert made["traffic"][0]["op"] == "all_gather"
+    output = json.loads(json.dumps(on_device(plan()).as_json()))
+    assert (output["schema"], output["fits"], output["peak_bytes"]) == (SCHEMA, True, 20 * GIB)
+    assert output["memory"]["at_peak_bytes"]["parameters"] == GIB
+    assert output["traffic"][0]["op"] == "all_gather"
 
 
 def test_the_categories_of_a_plan_are_those_of_a_diagnosis() -> None:

@@ -84,7 +84,7 @@ def test_gradients_of_a_part_of_the_sequence_are_those_of_what_is_not_cut() -> N
     # Norms (two per block and the last one), the position table, biases behind a row-cut layer.
     norms = 2 * (2 * TINY.layers + 1)
     biases = 2 * TINY.layers
-    found = partial(shape, 1)
-    assert len(found) == norms + biases + 1
-    assert (TINY.context_length, TINY.width) in found
-    assert partial(shape, 3)[0] == (-(-found[0][0] // 3), *found[0][1:])
+    shapes = partial(shape, 1)
+    assert len(shapes) == norms + biases + 1
+    assert (TINY.context_length, TINY.width) in shapes
+    assert partial(shape, 3)[0] == (-(-shapes[0][0] // 3), *shapes[0][1:])

@@ -21,124 +21,126 @@ BLOCK = elements(SHAPE.block)
 """Elements of a block: all rows divide by the ranks."""
 
 
-def held(unit_size: int = 1, precision: str = "float32", optimizer: Any = None, **strategy: Any) -> Sharded:
+def sharded_of(unit_size: int = 1, precision: str = "float32", optimizer: Any = None, **strategy: Any) -> Sharded:
     section = FSDPConfig(blocks_per_unit=unit_size, **strategy)
     config = job(RANKS, section, precision=precision, optimizer=optimizer)
     units = shard_units(SHAPE, TINY.layers, unit_size)
-    made = Sharded(config, SHAPE, config.mesh(RANKS), Ledger(), False, shards=RANKS, units=units)
-    made.settle()
-    return made
+    sharded = Sharded(config, SHAPE, config.mesh(RANKS), Ledger(), False, shards=RANKS, units=units)
+    sharded.settle()
+    return sharded
 
 
 def test_states_are_a_shard_each() -> None:
-    made = held()
+    sharded = sharded_of()
     part = shard_elements(SHAPE.shapes, RANKS)
-    assert made.ledger.in_use["parameters"] == 4 * part
-    assert made.ledger.in_use["optimizer states"] == 2 * 4 * part + 4 * len(SHAPE.shapes)
-    assert made.host_bytes == 0
+    assert sharded.ledger.in_use["parameters"] == 4 * part
+    assert sharded.ledger.in_use["optimizer states"] == 2 * 4 * part + 4 * len(SHAPE.shapes)
+    assert sharded.host_bytes == 0
 
 
 def test_offloaded_states_are_on_the_host() -> None:
-    made = held(offload="parameters")
+    sharded = sharded_of(offload="parameters")
     part = shard_elements(SHAPE.shapes, RANKS)
-    assert made.ledger.total_bytes == 0
+    assert sharded.ledger.total_bytes == 0
     # Parameters, two moments with a counter each, gradients; the fused update needs nothing more.
-    assert made.host_bytes == 4 * part + 2 * 4 * part + 4 * len(SHAPE.shapes) + 4 * part
-    in_backward = held(offload="parameters", optimizer=AdamWConfig(in_backward=True))
-    assert in_backward.host_bytes == made.host_bytes - 4 * part
+    assert sharded.host_bytes == 4 * part + 2 * 4 * part + 4 * len(SHAPE.shapes) + 4 * part
+    in_backward = sharded_of(offload="parameters", optimizer=AdamWConfig(in_backward=True))
+    assert in_backward.host_bytes == sharded.host_bytes - 4 * part
 
 
 def test_states_in_a_file_leave_windows_and_counters() -> None:
-    whole, part = held(), shard_elements(SHAPE.shapes, RANKS)
-    made = held(offload="optimizer", offload_to="nvme")
-    assert made.ledger.total_bytes == whole.ledger.total_bytes - 2 * 4 * part
-    assert (made.file_bytes, made.paged_bytes, made.host_bytes) == (8 * part, 16 * part, 0)
-    assert 0 < made.temporary_bytes < 8 * part
-    both = held(offload="parameters", offload_to="nvme")
+    whole, part = sharded_of(), shard_elements(SHAPE.shapes, RANKS)
+    sharded = sharded_of(offload="optimizer", offload_to="nvme")
+    assert sharded.ledger.total_bytes == whole.ledger.total_bytes - 2 * 4 * part
+    assert (sharded.file_bytes, sharded.paged_bytes, sharded.host_bytes) == (8 * part, 16 * part, 0)
+    assert 0 < sharded.temporary_bytes < 8 * part
+    both = sharded_of(offload="parameters", offload_to="nvme")
     assert both.ledger.total_bytes == 0 and both.file_bytes == 12 * part
-    assert both.host_bytes == 4 * part + 4 * len(SHAPE.shapes) + made.temporary_bytes
-    assert held(offload="optimizer").ledger.total_bytes == whole.ledger.total_bytes, "the CPU's memory is the host's"
+    assert both.host_bytes == 4 * part + 4 * len(SHAPE.shapes) + sharded.temporary_bytes
+    assert sharded_of(offload="optimizer").ledger.total_bytes == whole.ledger.total_bytes, (
+        "the CPU's memory is the host's"
+    )
 
 
-def gathered(made: Sharded) -> set[int]:
-    return set(made.gathered) | set(made.arriving)
+def gathered(sharded: Sharded) -> set[int]:
+    return set(sharded.gathered) | set(sharded.arriving)
 
 
 def test_forward_keeps_one_unit_and_the_root_and_backward_asks_ahead() -> None:
-    made = held()
-    made.before_forward(ROOT)
+    sharded = sharded_of()
+    sharded.before_forward(ROOT)
     for unit in range(TINY.layers):
-        made.before_forward(unit)
-        assert gathered(made) == {ROOT, unit}
-        made.after_forward(unit)
-    made.after_forward(ROOT)
-    assert gathered(made) == {ROOT}
-    made.before_backward(ROOT)
-    assert gathered(made) == {ROOT, TINY.layers - 1}
-    made.before_backward(TINY.layers - 1)
-    assert gathered(made) == {ROOT, TINY.layers - 1, TINY.layers - 2}
+        sharded.before_forward(unit)
+        assert gathered(sharded) == {ROOT, unit}
+        sharded.after_forward(unit)
+    sharded.after_forward(ROOT)
+    assert gathered(sharded) == {ROOT}
+    sharded.before_backward(ROOT)
+    assert gathered(sharded) == {ROOT, TINY.layers - 1}
+    sharded.before_backward(TINY.layers - 1)
+    assert gathered(sharded) == {ROOT, TINY.layers - 1, TINY.layers - 2}
 
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_a_depth_is_asked_for_in_forward_too(depth: int) -> None:
-    made = held(prefetch_depth=depth)
-    made.before_forward(ROOT)
-    made.before_forward(0)
-    assert gathered(made) == {ROOT, *range(min(depth + 1, TINY.layers))}
+    sharded = sharded_of(prefetch_depth=depth)
+    sharded.before_forward(ROOT)
+    sharded.before_forward(0)
+    assert gathered(sharded) == {ROOT, *range(min(depth + 1, TINY.layers))}
 
 
 def test_without_reshard_units_stay_until_backward() -> None:
-    made = held(reshard_after_forward=False)
-    made.before_forward(ROOT)
+    sharded = sharded_of(reshard_after_forward=False)
+    sharded.before_forward(ROOT)
     for unit in range(TINY.layers):
-        made.before_forward(unit)
-        made.after_forward(unit)
-    made.after_forward(ROOT)
-    assert set(made.gathered) == {ROOT, *range(TINY.layers)}
-    assert made.ledger.in_use["gathered parameters"] == 4 * SHAPE.parameters
-    assert made.whole_bytes(accumulated=False) == 4 * SHAPE.parameters
-    assert made.whole_bytes(accumulated=True) == 2 * 4 * SHAPE.parameters
-    assert held().whole_bytes(accumulated=False) == 0
+        sharded.before_forward(unit)
+        sharded.after_forward(unit)
+    sharded.after_forward(ROOT)
+    assert set(sharded.gathered) == {ROOT, *range(TINY.layers)}
+    assert sharded.ledger.in_use["gathered parameters"] == 4 * SHAPE.parameters
+    assert sharded.whole_bytes(accumulated=False) == 4 * SHAPE.parameters
+    assert sharded.whole_bytes(accumulated=True) == 2 * 4 * SHAPE.parameters
+    assert sharded_of().whole_bytes(accumulated=False) == 0
 
 
-def backward(made: Sharded, last: bool) -> None:
+def backward(sharded: Sharded, last: bool) -> None:
     """The gradients of one unit, and its reduction."""
-    made.last = last
-    made.before_forward(ROOT)
-    made.before_forward(0)
+    sharded.last = last
+    sharded.before_forward(ROOT)
+    sharded.before_forward(0)
     for name, shape in SHAPE.block:
         size = 4 * prod(shape)
-        made.gradient(f"blocks.0.{name}", made.ledger.allocate("gradients", size))
-    made.after_backward(0)
+        sharded.gradient(f"blocks.0.{name}", sharded.ledger.allocate("gradients", size))
+    sharded.after_backward(0)
 
 
 def test_gradients_wait_whole_and_are_reduced_in_the_last_micro_batch() -> None:
-    made = held()
-    backward(made, last=False)
-    assert made.ledger.in_use["gradients"] == 4 * BLOCK and not made.reduced
-    backward(made, last=True)
-    assert made.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
-    assert made.ledger.in_use["buckets"] == 4 * BLOCK, "kept until the next reduction begins"
-    assert len(made.piled()) == 1
-    made.after_backward(ROOT)
-    assert made.ledger.in_use["buckets"] == 0
-    made.update()
-    assert made.ledger.in_use["gradients"] == 0
+    sharded = sharded_of()
+    backward(sharded, last=False)
+    assert sharded.ledger.in_use["gradients"] == 4 * BLOCK and not sharded.reduced
+    backward(sharded, last=True)
+    assert sharded.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
+    assert sharded.ledger.in_use["buckets"] == 4 * BLOCK, "kept until the next reduction begins"
+    assert len(sharded.piled()) == 1
+    sharded.after_backward(ROOT)
+    assert sharded.ledger.in_use["buckets"] == 0
+    sharded.update()
+    assert sharded.ledger.in_use["gradients"] == 0
 
 
 def test_gradients_in_16_bits_wait_and_end_in_float32() -> None:
-    made = held(precision="bfloat16")
-    backward(made, last=False)
-    first = made.ledger.in_use["gradients"]
+    sharded = sharded_of(precision="bfloat16")
+    backward(sharded, last=False)
+    first = sharded.ledger.in_use["gradients"]
     assert first == 2 * 4 * BLOCK, "what came in 16 bits waits in the type of the reduction, twice as large"
-    backward(made, last=True)
-    assert made.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
+    backward(sharded, last=True)
+    assert sharded.ledger.in_use["gradients"] == 4 * BLOCK // RANKS
 
 
 def test_an_update_in_backward_or_on_the_host_keeps_no_shard() -> None:
-    for made in (held(optimizer=AdamWConfig(in_backward=True)), held(offload="parameters")):
-        backward(made, last=True)
-        assert made.ledger.in_use["gradients"] == 0 and not made.reduced
+    for sharded in (sharded_of(optimizer=AdamWConfig(in_backward=True)), sharded_of(offload="parameters")):
+        backward(sharded, last=True)
+        assert sharded.ledger.in_use["gradients"] == 0 and not sharded.reduced
 
 
 def test_units_of_blocks() -> None:
@@ -153,9 +155,11 @@ def test_experts_are_units_before_the_block_that_they_are_of(size: int, dense: i
     config = MoEConfig(name="moe", layers=5, dense_layers=dense)
     shape, section = model_shape(config, ep=2), FSDPConfig(blocks_per_unit=size)
     units = shard_units(shape, 5, size)
-    made = Sharded(job(RANKS, section, config), shape, Mesh(dp_shard=4, ep=2), Ledger(), False, shards=4, units=units)
-    apart = [made.unit(i, experts=True) for i in range(dense, 5)]
+    sharded = Sharded(
+        job(RANKS, section, config), shape, Mesh(dp_shard=4, ep=2), Ledger(), False, shards=4, units=units
+    )
+    apart = [sharded.unit(i, experts=True) for i in range(dense, 5)]
     assert apart == [i for i, unit in enumerate(units) if unit.experts]
     for i in range(5) if size else ():
-        assert not units[made.unit(i)].experts and (i < dense or made.unit(i) > made.unit(i, experts=True))
+        assert not units[sharded.unit(i)].experts and (i < dense or sharded.unit(i) > sharded.unit(i, experts=True))
     assert len(units) == 5 - dense + (-(-5 // size) if size else 0)

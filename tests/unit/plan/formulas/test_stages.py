@@ -99,10 +99,10 @@ def test_the_bound_counts_the_shortest_of_a_ranks_stages() -> None:
 
 def test_the_first_rank_of_1f1b_has_most_micro_batches_in_flight() -> None:
     config = piped(DDPConfig(), 4, pp=4, rounds=16)
-    held = [rank_memory(config, 4, place).at_peak_bytes["activations"] for place in range(3)]
-    assert held == sorted(held, reverse=True)
+    activations = [rank_memory(config, 4, place).at_peak_bytes["activations"] for place in range(3)]
+    assert activations == sorted(activations, reverse=True)
     every_one = piped(DDPConfig(), 4, pp=4, rounds=16, schedule="gpipe")
-    assert rank_memory(every_one, 4).at_peak_bytes["activations"] > 2 * held[0]
+    assert rank_memory(every_one, 4).at_peak_bytes["activations"] > 2 * activations[0]
 
 
 def test_the_number_of_a_rank_along_pp() -> None:

@@ -9,98 +9,100 @@ def tape() -> Tape:
     return Tape(Ledger())
 
 
-def walked_back(made: Tape, loss: Value) -> dict[str, Buffer]:
+def walked_back(tape: Tape, loss: Value) -> dict[str, Buffer]:
     """Seed the loss with a gradient of its size; the gradients that parameters get."""
-    found: dict[str, Buffer] = {}
-    made.seed(loss, made.ledger.allocate("activations", loss.size_bytes))
-    made.backward(found.__setitem__)
-    return found
+    buffers: dict[str, Buffer] = {}
+    tape.seed(loss, tape.ledger.allocate("activations", loss.size_bytes))
+    tape.backward(buffers.__setitem__)
+    return buffers
 
 
 def test_what_is_saved_is_held_until_its_own_backward_is_over() -> None:
-    made = tape()
-    x = made.operation(8, [], parameters=[("first", 4)])
-    y = made.operation(16, [(x, 8)], saves=[x], kept_bytes=3, parameters=[("second", 2)])
+    result = tape()
+    x = result.operation(8, [], parameters=[("first", 4)])
+    y = result.operation(16, [(x, 8)], saves=[x], kept_bytes=3, parameters=[("second", 2)])
     x.drop()
     y.drop()
-    assert made.ledger.total_bytes == 8 + 3, "the output is saved by nobody"
-    gradients = walked_back(made, y)
+    assert result.ledger.total_bytes == 8 + 3, "the output is saved by nobody"
+    gradients = walked_back(result, y)
     assert {name: buffer.size_bytes for name, buffer in gradients.items()} == {"second": 2, "first": 4}
-    assert made.ledger.total_bytes == 6, "only the parameters' gradients are left"
+    assert result.ledger.total_bytes == 6, "only the parameters' gradients are left"
 
 
 def test_nothing_is_saved_while_a_block_is_not_recorded() -> None:
-    made = tape()
-    made.recording = False
-    x = made.operation(8, [], kept_bytes=100)
-    assert made.ledger.peak_bytes == 108, "what would be kept is made all the same"
+    result = tape()
+    result.recording = False
+    x = result.operation(8, [], kept_bytes=100)
+    assert result.ledger.peak_bytes == 108, "what would be kept is made all the same"
     x.drop()
-    assert made.ledger.total_bytes == 0
-    assert not made.nodes and not made.uses
+    assert result.ledger.total_bytes == 0
+    assert not result.nodes and not result.uses
 
 
 def test_a_view_shares_its_buffer() -> None:
-    made = tape()
-    x = made.operation(8, [])
-    view = made.operation(0, [(x, 0)])
+    result = tape()
+    x = result.operation(8, [])
+    view = result.operation(0, [(x, 0)])
     assert view.buffer is x.buffer and view.size_bytes == 8
     x.drop()
-    assert made.ledger.total_bytes == 8
+    assert result.ledger.total_bytes == 8
     view.drop()
-    assert made.ledger.total_bytes == 0
+    assert result.ledger.total_bytes == 0
 
 
 def test_a_shared_gradient_is_added_to_in_place_where_nobody_else_holds_it() -> None:
-    made = tape()
-    x = made.operation(8, [], parameters=[("weight", 1)])
-    left, right = made.operation(8, [(x, 8)]), made.operation(8, [(x, 8)])
-    total = made.operation(8, [(left, 0), (right, 0)])
+    result = tape()
+    x = result.operation(8, [], parameters=[("weight", 1)])
+    left, right = result.operation(8, [(x, 8)]), result.operation(8, [(x, 8)])
+    total = result.operation(8, [(left, 0), (right, 0)])
     for value in (x, left, right, total):
         value.drop()
-    made.ledger.enter("backward")
-    walked_back(made, total)
+    result.ledger.enter("backward")
+    walked_back(result, total)
     # The gradient of the sum is passed on to both sides; each side then makes one of 8 bytes, added to the first.
-    assert made.ledger.by_region["backward"] == 8 + 8 + 8
-    assert made.ledger.total_bytes == 1
+    assert result.ledger.by_region["backward"] == 8 + 8 + 8
+    assert result.ledger.total_bytes == 1
 
 
 def test_a_gradient_that_somebody_holds_is_not_added_to() -> None:
-    made = tape()
-    x = made.operation(8, [], parameters=[("weight", 1)])
-    branch = made.operation(8, [(x, 8)])
-    total = made.operation(8, [(x, 0), (branch, 0)])
+    result = tape()
+    x = result.operation(8, [], parameters=[("weight", 1)])
+    branch = result.operation(8, [(x, 8)])
+    total = result.operation(8, [(x, 0), (branch, 0)])
     for value in (x, branch, total):
         value.drop()
-    made.ledger.enter("backward")
-    received = made.ledger.allocate("activations", 8)
-    made.seed(total, received.hold())  # As a stage of a pipeline keeps what it received.
-    made.backward(lambda name, buffer: None)
-    assert made.ledger.by_region["backward"] == 8 + 8 + 8, "received, the branch's gradient, their sum"
-    assert made.ledger.total_bytes == 8 + 1
+    result.ledger.enter("backward")
+    received = result.ledger.allocate("activations", 8)
+    result.seed(total, received.hold())  # As a stage of a pipeline keeps what it received.
+    result.backward(lambda name, buffer: None)
+    assert result.ledger.by_region["backward"] == 8 + 8 + 8, "received, the branch's gradient, their sum"
+    assert result.ledger.total_bytes == 8 + 1
 
 
 def test_a_parameter_that_is_used_twice_gets_one_gradient_at_its_last_use() -> None:
-    made = tape()
-    x = made.operation(8, [], parameters=[("tied", 5)])
-    y = made.operation(8, [(x, 8)], parameters=[("tied", 5)])
+    result = tape()
+    x = result.operation(8, [], parameters=[("tied", 5)])
+    y = result.operation(8, [(x, 8)], parameters=[("tied", 5)])
     x.drop()
     y.drop()
     heard: list[int] = []
-    made.seed(y, made.ledger.allocate("activations", 8))
-    made.backward(lambda name, buffer: heard.append(buffer.size_bytes), down_to=1)
-    assert heard == [] and list(made.pending) == ["tied"]
-    made.backward(lambda name, buffer: heard.append(buffer.size_bytes))
-    assert heard == [5] and not made.pending
+    result.seed(y, result.ledger.allocate("activations", 8))
+    result.backward(lambda name, buffer: heard.append(buffer.size_bytes), down_to=1)
+    assert heard == [] and list(result.pending) == ["tied"]
+    result.backward(lambda name, buffer: heard.append(buffer.size_bytes))
+    assert heard == [5] and not result.pending
 
 
 def test_narrow_gradients_are_widened_when_the_operation_is_over() -> None:
     plain, narrow = tape(), tape()
-    for made, narrow_bytes in ((plain, 0), (narrow, 50)):
-        x = made.operation(8, [], parameters=[("weight", 100)], narrow_bytes=narrow_bytes, backward_workspace_bytes=30)
+    for result, narrow_bytes in ((plain, 0), (narrow, 50)):
+        x = result.operation(
+            8, [], parameters=[("weight", 100)], narrow_bytes=narrow_bytes, backward_workspace_bytes=30
+        )
         x.drop()
-        made.ledger.enter("backward")
-        walked_back(made, x)
-        assert made.ledger.total_bytes == 100
+        result.ledger.enter("backward")
+        walked_back(result, x)
+        assert result.ledger.total_bytes == 100
     assert plain.ledger.by_region["backward"] == 8 + 30 + 100
     assert narrow.ledger.by_region["backward"] == 50 + 100, "workspace and incoming gradient are gone by then"
 
@@ -168,10 +170,10 @@ def test_copies_are_freed_with_their_buffer_and_note_no_peak() -> None:
 @settings(max_examples=60, deadline=None)
 def test_the_parts_add_up_at_the_peak(sizes: list[tuple[str, int]], granularity: int) -> None:
     ledger = Ledger(granularity)
-    held = []
+    kept = []
     for number, (category, size) in enumerate(sizes):
-        held.append(ledger.allocate(category, size))  # type: ignore[arg-type]
-        assert ledger.total_bytes == sum(-(-buffer.size_bytes // granularity) * granularity for buffer in held)
+        kept.append(ledger.allocate(category, size))  # type: ignore[arg-type]
+        assert ledger.total_bytes == sum(-(-buffer.size_bytes // granularity) * granularity for buffer in kept)
         if number % 3 == 2:
-            held.pop(0).drop()
+            kept.pop(0).drop()
     assert ledger.memory(0, 0).peak_bytes == ledger.peak_bytes == max(ledger.by_region.values(), default=0)

@@ -40,14 +40,14 @@ def model(name: str, tp: int = 1, sequence_parallel: bool = True, **values: Any)
 def test_every_parameter_gets_a_gradient_of_its_size_and_nothing_is_left(
     name: str, compute_bytes: int, on_cuda: bool, tp: int
 ) -> None:
-    made = model(name, tp, compute_bytes=compute_bytes, on_cuda=on_cuda)
-    ledger = made.tape.ledger
-    x = made.embed()
-    out = made.block(x, "blocks.0.")
+    result = model(name, tp, compute_bytes=compute_bytes, on_cuda=on_cuda)
+    ledger = result.tape.ledger
+    x = result.embed()
+    out = result.block(x, "blocks.0.")
     x.drop()
-    loss = made.cross_entropy(made.head(out))
-    made.end_autocast()
-    made.tape.seed(loss, ledger.allocate("logits", loss.size_bytes))
+    loss = result.cross_entropy(result.head(out))
+    result.end_autocast()
+    result.tape.seed(loss, ledger.allocate("logits", loss.size_bytes))
     loss.drop()
     gradients: dict[str, int] = {}
 
@@ -56,40 +56,40 @@ def test_every_parameter_gets_a_gradient_of_its_size_and_nothing_is_left(
         gradients[parameter] = buffer.size_bytes
         buffer.drop()
 
-    made.tape.backward(listener)
-    sizes = {parameter: 4 * size for parameter, size in _elements(made).items()}
+    result.tape.backward(listener)
+    sizes = {parameter: 4 * size for parameter, size in _elements(result).items()}
     assert gradients == sizes
-    assert ledger.total_bytes == 0 and not made.tape.gradients
+    assert ledger.total_bytes == 0 and not result.tape.gradients
 
 
-def _elements(made: Model) -> dict[str, int]:
-    shape = made.shape
+def _elements(model: Model) -> dict[str, int]:
+    shape = model.shape
     named = [*shape.root, *((f"blocks.0.{name}", size) for name, size in shape.block)]
     return {name: size[0] * (size[1] if len(size) > 1 else 1) for name, size in named}
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama"])
 def test_logits_are_one_per_token_and_word(name: str) -> None:
-    made = model(name)
-    x = made.embed()
+    result = model(name)
+    x = result.embed()
     assert x.size_bytes == 4 * BATCH * SEQUENCE * MODELS[name].width
-    out = made.block(x, "blocks.0.")
+    out = result.block(x, "blocks.0.")
     assert out.size_bytes == x.size_bytes
-    assert made.head(out).size_bytes == 4 * BATCH * SEQUENCE * MODELS[name].vocab_size
+    assert result.head(out).size_bytes == 4 * BATCH * SEQUENCE * MODELS[name].vocab_size
 
 
 def test_an_encoder_answers_once_per_sample() -> None:
-    made = model("encoder")
-    assert made.head(made.embed()).size_bytes == 4 * BATCH * ENCODER.classes
+    result = model("encoder")
+    assert result.head(result.embed()).size_bytes == 4 * BATCH * ENCODER.classes
 
 
 def test_a_rank_of_tp_keeps_less() -> None:
     def block_bytes(tp: int, **values: Any) -> int:
-        made = model("gpt", tp, **values)
-        x = made.embed()
-        before = made.tape.ledger.total_bytes
-        made.block(x, "blocks.0.").drop()
-        return made.tape.ledger.total_bytes - before
+        result = model("gpt", tp, **values)
+        x = result.embed()
+        before = result.tape.ledger.total_bytes
+        result.block(x, "blocks.0.").drop()
+        return result.tape.ledger.total_bytes - before
 
     whole, cut_stream, cut_sequence = block_bytes(1), block_bytes(4, sequence_parallel=False), block_bytes(4)
     assert cut_stream < 0.6 * whole

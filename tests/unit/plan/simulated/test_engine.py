@@ -28,7 +28,7 @@ def job(world_size, *overrides):
 
 
 def calls(prediction):
-    return {(one.op, one.group): (one.count, one.size_bytes) for one in prediction.traffic}
+    return {(transfer.op, transfer.group): (transfer.count, transfer.size_bytes) for transfer in prediction.traffic}
 
 
 def test_states_fall_with_the_ranks_and_no_ghosts_appear():
@@ -37,9 +37,9 @@ def test_states_fall_with_the_ranks_and_no_ghosts_appear():
     parameters = 4 * few.parameters
     assert few.parameters == 462_336
     for prediction, ranks in ((few, 2), (many, 64)):
-        held = prediction.memory.at_peak_bytes
-        assert held["parameters"] == pytest.approx(parameters / ranks, rel=0.02)
-        assert held["optimizer states"] == pytest.approx(2 * parameters / ranks, rel=0.02)
+        at_peak_bytes = prediction.memory.at_peak_bytes
+        assert at_peak_bytes["parameters"] == pytest.approx(parameters / ranks, rel=0.02)
+        assert at_peak_bytes["optimizer states"] == pytest.approx(2 * parameters / ranks, rel=0.02)
     # Parameters, gradients, two moments; the step of the fused optimizer needs nothing more.
     assert many.memory.by_region_bytes["optimizer"] == pytest.approx(4 * parameters / 64, rel=0.02)
     saved = few.memory.peak_bytes - many.memory.peak_bytes
@@ -51,10 +51,10 @@ def test_eight_ranks_along_cp_hold_eight_times_the_sequence(context):
     """Each with no more memory than one rank for an eighth of it; and they declare what they send."""
     sizes = ["model.heads=8", "model.context_length=2048", "train.global_batch_size=2", "train.micro_batch_size=1"]
     cut = ["strategy=fsdp", "parallel.cp=8", f"parallel.context={context}"]
-    one = simulate(job(1, *sizes, "strategy=single", "data.sequence_length=256"), 1)
+    prediction = simulate(job(1, *sizes, "strategy=single", "data.sequence_length=256"), 1)
     long = job(8, *sizes, *cut, "data.sequence_length=2048")
     eight = simulate(long, 8)
-    assert eight.memory.peak_bytes < one.memory.peak_bytes
+    assert eight.memory.peak_bytes < prediction.memory.peak_bytes
     declared = cp.declare(long, long.mesh(8), 2)
     assert {each: calls(eight)[each] for each in calls(eight) if each[1] == "cp"} == {
         (each.op, each.group): (each.count, each.size_bytes) for each in declared
@@ -70,11 +70,11 @@ def test_hsdp_groups_and_links():
         ("all_reduce", "dp_replicate"): (3, parameters // 8),
         ("all_reduce", "dp_shard"): (1, 4),
     }
-    assert {one.group: (one.ranks, one.link) for one in prediction.traffic} == {
+    assert {transfer.group: (transfer.ranks, transfer.link) for transfer in prediction.traffic} == {
         "dp_shard": (8, "intra_node"),
         "dp_replicate": (2, "inter_node"),
     }
-    reduction = next(one for one in prediction.traffic if one.op == "reduce_scatter")
+    reduction = next(transfer for transfer in prediction.traffic if transfer.op == "reduce_scatter")
     assert reduction.sent_bytes == parameters * 7 // 8
 
 
@@ -151,7 +151,7 @@ def test_micro_batches_are_multiplied():
         for n in (1, 4)
     )
     once, often = calls(few), calls(many)
-    assert often["all_gather", "dp_shard"] == tuple(4 * one for one in once["all_gather", "dp_shard"])
+    assert often["all_gather", "dp_shard"] == tuple(4 * item for item in once["all_gather", "dp_shard"])
     assert often["reduce_scatter", "dp_shard"] == once["reduce_scatter", "dp_shard"]
     assert many.memory.peak_bytes > few.memory.peak_bytes  # whole gradients wait for the last one
 
@@ -202,8 +202,8 @@ def test_both_engines_know_what_compression_sends_and_keeps(hook):
     assert calls(simulated) == calls(formula)
     near = 0.005 if hook == "powersgd" else 0.0005
     assert formula.memory.peak_bytes == pytest.approx(simulated.memory.peak_bytes, rel=near)
-    held = formula.memory.at_peak_bytes.get("temporaries", 0)
-    assert held > 0.05 * formula.memory.peak_bytes or hook == "topk"
+    temporaries = formula.memory.at_peak_bytes.get("temporaries", 0)
+    assert temporaries > 0.05 * formula.memory.peak_bytes or hook == "topk"
     for prediction in (simulated, formula):
         assert prediction.memory.at_peak_bytes["buckets"] >= 4 * prediction.parameters  # The errors.
 
@@ -266,8 +266,8 @@ def test_a_thousand_ranks_of_a_175b_model():
     ).config
     prediction = simulate(config, 1024)
     assert prediction.parameters == 174_615_846_912
-    held = prediction.memory.at_peak_bytes
-    assert held["optimizer states"] == pytest.approx(2 * 4 * 174_615_846_912 / 1024, rel=0.01)
+    at_peak_bytes = prediction.memory.at_peak_bytes
+    assert at_peak_bytes["optimizer states"] == pytest.approx(2 * 4 * 174_615_846_912 / 1024, rel=0.01)
     assert 20 * 2**30 < prediction.memory.peak_bytes < 30 * 2**30
     assert calls(prediction)["all_gather", "dp_shard"][0] == 2 * 96 + 1
 

@@ -21,7 +21,7 @@ from dtk.plan.simulated.smaller import (
 )
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
-from tests.unit.plan.closed_form_jobs import TINY, job as made
+from tests.unit.plan.closed_form_jobs import TINY, job as planned
 
 SIZES = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=32", "train.micro_batch_size=1"]
 
@@ -52,7 +52,7 @@ def test_two_depths_are_shallower_and_have_the_same_remainder(
     layers: int, unit: int, every: int, prefetch: int
 ) -> None:
     strategy = FSDPConfig(blocks_per_unit=unit, prefetch_depth=prefetch)
-    config = made(4, strategy, dataclasses.replace(TINY, layers=layers), recompute=every)
+    config = planned(4, strategy, dataclasses.replace(TINY, layers=layers), recompute=every)
     removed = depths(config)
     if len(removed) == 1:
         assert removed == (0,)
@@ -66,7 +66,7 @@ def test_two_depths_are_shallower_and_have_the_same_remainder(
 
 def test_jobs_that_are_simulated_whole() -> None:
     """Buckets of a fixed size are not linear in the depth; a custom model has no known blocks."""
-    config = made(4, DDPConfig(), dataclasses.replace(TINY, layers=300))
+    config = planned(4, DDPConfig(), dataclasses.replace(TINY, layers=300))
     assert [sample.config for sample in samples(config, 4)] == [config]
     custom = dataclasses.replace(config, model=CustomModelConfig(_target_="mine.Model", name="mine"))
     assert [sample.config for sample in samples(custom, 4)] == [custom]
@@ -75,7 +75,7 @@ def test_jobs_that_are_simulated_whole() -> None:
 @given(per_block=st.integers(-5, 50), offset=st.integers(0, 1000), layers=st.integers(20, 500))
 @settings(max_examples=60, deadline=None)
 def test_what_grows_in_a_line_is_exact_and_never_negative(per_block: int, offset: int, layers: int) -> None:
-    config = made(4, FSDPConfig(), dataclasses.replace(TINY, layers=layers))
+    config = planned(4, FSDPConfig(), dataclasses.replace(TINY, layers=layers))
     two = samples(config, 4)
     low, high = ({"bytes": offset + per_block * each.config.model.layers} for each in two)
     assert extended(two, [low, high], Sample(config, 4))["bytes"] == max(0, offset + per_block * layers)

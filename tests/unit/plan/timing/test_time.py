@@ -101,10 +101,10 @@ def test_what_is_timed_is_what_is_sent(strategy: str, model: str, more: str) -> 
     prediction = closed_form(config, ranks, 4)
     done = timed(config, ranks, load_hardware("h100_sxm"), 4)
     sent: dict[tuple[str, str], list[int]] = {}
-    for one in done.transfers:
-        entry = sent.setdefault((one.op, one.group), [0, 0])
-        entry[0] += one.count
-        entry[1] += one.size_bytes
+    for transfer in done.transfers:
+        entry = sent.setdefault((transfer.op, transfer.group), [0, 0])
+        entry[0] += transfer.count
+        entry[1] += transfer.size_bytes
     planned: dict[tuple[str, str], list[int]] = {}
     for traffic in prediction.traffic:
         if traffic.group in ("dp", "dp_shard", "dp_replicate", "tp"):

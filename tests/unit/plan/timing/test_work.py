@@ -31,27 +31,27 @@ def test_a_layout_is_that_of_the_module(name: str) -> None:
     config = single(MODELS[name])
     with torch.device("meta"):
         module: Any = build_model(config.model, [])
-    made = layout(config)
-    assert made.shapes == [tuple(parameter.shape) for parameter in module.parameters()]
-    assert sum(map(prod, made.shapes)) == sum(parameter.numel() for parameter in module.parameters())
-    assert made.flops_per_token == pytest.approx(module.flops_per_token(config.data.sequence_length), rel=1e-6)
+    result = layout(config)
+    assert result.shapes == [tuple(parameter.shape) for parameter in module.parameters()]
+    assert sum(map(prod, result.shapes)) == sum(parameter.numel() for parameter in module.parameters())
+    assert result.flops_per_token == pytest.approx(module.flops_per_token(config.data.sequence_length), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "moe"])
 def test_stages_are_divided_by_the_flops_of_the_plan(name: str) -> None:
     moe = MoEConfig(name="moe", experts=8, experts_per_token=2, shared_experts=1)
     config = single({**MODELS, "moe": moe}[name])
-    made = layout(config)
+    result = layout(config)
     worth = head_blocks(config.model, config.data.sequence_length)
-    assert worth == pytest.approx(made.rest_flops / made.block_flops, rel=0.03, abs=0.01)
+    assert worth == pytest.approx(result.rest_flops / result.block_flops, rel=0.03, abs=0.01)
 
 
 def test_a_block_is_bound_by_flops_and_by_what_it_streams() -> None:
     config = single(sequence=64, micro=2)
-    made = layout(config)
+    result = layout(config)
     tokens = 2 * 64
-    seconds = micro_batch_seconds(config, made, H100)
-    products_s = tokens * made.block_flops / 3 / H100.matmul_rate("float32")
+    seconds = micro_batch_seconds(config, result, H100)
+    products_s = tokens * result.block_flops / 3 / H100.matmul_rate("float32")
     # Two norms 4 h, two residual sums 6 h, heads made contiguous 2 h, GELU 2 x 4 h: 20 h elements of 4 bytes.
     streamed_s = tokens * 20 * TINY.width * 4 / H100.memory_rate
     assert seconds.block_forward == pytest.approx(products_s + streamed_s)
@@ -62,10 +62,10 @@ def test_a_block_is_bound_by_flops_and_by_what_it_streams() -> None:
 def test_under_autocast_the_stream_is_float32_and_norms_are_cast() -> None:
     precision = PrecisionConfig(name="bf16", compute_dtype="bfloat16")
     config = dataclasses.replace(single(sequence=64, micro=2), precision=precision)
-    made = layout(config)
-    products_s = 128 * made.block_flops / 3 / H100.matmul_rate("bfloat16")
+    result = layout(config)
+    products_s = 128 * result.block_flops / 3 / H100.matmul_rate("bfloat16")
     for strategy, stream in ((SingleConfig(), 10 * 4 + 2 * (4 + 2)), (FSDPConfig(), 10 * 2)):
-        seconds = micro_batch_seconds(dataclasses.replace(config, strategy=strategy), made, H100)
+        seconds = micro_batch_seconds(dataclasses.replace(config, strategy=strategy), result, H100)
         streamed_s = 128 * (stream + 10 * 2) * TINY.width / H100.memory_rate
         assert seconds.block_forward == pytest.approx(products_s + streamed_s)
 
@@ -79,36 +79,36 @@ def test_dropout_behind_attention_and_network_reads_writes_and_keeps_a_mask() ->
 
 def test_the_head_reads_and_writes_its_logits() -> None:
     config = single(sequence=64, micro=2)
-    made, tokens = layout(config), 2 * 64
-    seconds = micro_batch_seconds(config, made, H100)
-    product_s = tokens * made.rest_flops / 3 / H100.matmul_rate("float32")
+    result, tokens = layout(config), 2 * 64
+    seconds = micro_batch_seconds(config, result, H100)
+    product_s = tokens * result.rest_flops / 3 / H100.matmul_rate("float32")
     logits = tokens * TINY.vocab_size
     assert seconds.head_forward == pytest.approx(product_s + 8 * logits / H100.memory_rate)
     assert seconds.head_backward == pytest.approx(2 * product_s + 16 * logits / H100.memory_rate)
-    bf16 = micro_batch_seconds(single(sequence=64, micro=2, precision="bfloat16"), made, H100)
-    product_s = tokens * made.rest_flops / 3 / H100.matmul_rate("bfloat16")
+    bf16 = micro_batch_seconds(single(sequence=64, micro=2, precision="bfloat16"), result, H100)
+    product_s = tokens * result.rest_flops / 3 / H100.matmul_rate("bfloat16")
     assert bf16.head_forward == pytest.approx(product_s + (8 + 2 + 4) * logits / H100.memory_rate), "and casts them"
 
 
 def test_an_encoder_has_a_few_logits_per_sample() -> None:
     config = single(ENCODER, micro=2)
-    made = layout(config)
-    product_s = 2 * 64 * made.rest_flops / 3 / H100.matmul_rate("float32")
-    seconds = micro_batch_seconds(config, made, H100)
+    result = layout(config)
+    product_s = 2 * 64 * result.rest_flops / 3 / H100.matmul_rate("float32")
+    seconds = micro_batch_seconds(config, result, H100)
     assert seconds.head_forward == pytest.approx(product_s + 8 * 2 * ENCODER.classes / H100.memory_rate)
 
 
 def test_a_rank_of_tp_computes_its_part() -> None:
     config = single()
     cut = dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, tp=4))
-    made = layout(config)
-    whole, part = micro_batch_seconds(config, made, H100), micro_batch_seconds(cut, made, H100)
+    result = layout(config)
+    whole, part = micro_batch_seconds(config, result, H100), micro_batch_seconds(cut, result, H100)
     assert part.block_forward == pytest.approx(whole.block_forward / 4), "norms too, with sequence_parallel"
     unsplit = dataclasses.replace(cut.parallel, sequence_parallel=False)
-    more = micro_batch_seconds(dataclasses.replace(cut, parallel=unsplit), made, H100)
+    more = micro_batch_seconds(dataclasses.replace(cut, parallel=unsplit), result, H100)
     assert whole.block_forward / 4 < more.block_forward < whole.block_forward
-    assert layout(cut).blocks[0] != made.blocks[0]
-    assert layout(cut).flops_per_token == made.flops_per_token, "FLOPs are those of the whole model"
+    assert layout(cut).blocks[0] != result.blocks[0]
+    assert layout(cut).flops_per_token == result.flops_per_token, "FLOPs are those of the whole model"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ def test_a_type_without_a_rate_is_one_line() -> None:
 
 
 def test_flops_are_those_that_mfu_counts() -> None:
-    made = layout(single())
-    block = sum(map(prod, made.blocks[0]))
-    assert made.block_flops == training_flops_per_token(block, 1, TINY.width, 64)
+    result = layout(single())
+    block = sum(map(prod, result.blocks[0]))
+    assert result.block_flops == training_flops_per_token(block, 1, TINY.width, 64)

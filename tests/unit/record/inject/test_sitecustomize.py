@@ -38,35 +38,35 @@ def watched(inject: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     return inject
 
 
-def told(folder: Path, attempt: int = 0) -> dict[str, Any]:
+def start_record(folder: Path, attempt: int = 0) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((folder / f"start/attempt_{attempt}/rank_00001.json").read_text())
     return record
 
 
 def test_a_rank_tells_its_state_and_where_it_is(watched: Any, tmp_path: Path) -> None:
     start = watched.started("1", "4", "started")
-    record = told(tmp_path)
+    record = start_record(tmp_path)
     assert (record["dtk_start"], record["rank"], record["world_size"], record["pid"]) == (1, 1, 4, os.getpid())
     assert record["state"] == "started" and record["alive_s"] >= record["since_s"]
     assert any(frame[2] == "test_a_rank_tells_its_state_and_where_it_is" for frame in record["frames"])
     assert all(frame[0] != str(SOURCE) for frame in record["frames"]), "its own frames say nothing"
     start.enter("meets")
-    assert told(tmp_path)["state"] == "meets" and not start.stopped
+    assert start_record(tmp_path)["state"] == "meets" and not start.stopped
     start.enter("met")
-    assert told(tmp_path)["state"] == "met" and start.stopped
+    assert start_record(tmp_path)["state"] == "met" and start.stopped
 
 
 def test_only_the_first_process_of_a_rank_starts_it(watched: Any, tmp_path: Path) -> None:
     assert watched.started(1, 2, "started") is not None
     assert watched.started(1, 2, "started") is None, "a worker of the data loader has the same RANK"
     assert watched.started(1, 2, "meets") is not None, "who makes the process group is the rank"
-    assert told(tmp_path)["state"] == "meets"
+    assert start_record(tmp_path)["state"] == "meets"
 
 
 def test_an_attempt_has_files_of_its_own(watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     assert watched.started(1, 2, "started") is not None
-    assert told(tmp_path, attempt=2)["attempt"] == 2
+    assert start_record(tmp_path, attempt=2)["attempt"] == 2
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (0, 1), (None, 2), ("first", "2")])
@@ -125,7 +125,7 @@ def test_the_watch_lasts_as_long_as_the_group(watched: Any, tmp_path: Path, monk
     watched.wrap(module)
     assert module.init_process_group("gloo", rank=1, world_size=2) == "made"
     assert module.groups == [(("gloo",), {"rank": 1, "world_size": 2})] and watch.attached == 1
-    assert told(tmp_path)["state"] == "met"
+    assert start_record(tmp_path)["state"] == "met"
     assert module.destroy_process_group("one of several groups") == "gone" and watch.detached == 0
     module.destroy_process_group()
     module.destroy_process_group()
@@ -155,7 +155,7 @@ def test_a_group_that_cannot_be_made_raises_what_torch_raises(
     watched.wrap(module)
     with pytest.raises(ValueError, match="no backend"):
         module.init_process_group(rank=1, world_size=2)
-    assert told(tmp_path)["state"] == "meets"
+    assert start_record(tmp_path)["state"] == "meets"
 
 
 def test_only_the_awaited_module_is_looked_for(inject: Any) -> None:
@@ -201,7 +201,7 @@ def test_the_work_of_a_child_counts_and_its_waiting_does_not(watched: Any, tmp_p
                 time.sleep(0.7)
                 before_s = time.time()
                 start.write()
-            assert (told(tmp_path)["worked_s"] > before_s) is works
+            assert (start_record(tmp_path)["worked_s"] > before_s) is works
         finally:
             for pid in [*watched._descendants(child.pid), child.pid]:
                 os.kill(pid, 9)

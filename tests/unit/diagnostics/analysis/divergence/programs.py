@@ -110,7 +110,7 @@ class Case(Struct, frozen=True):
     members: tuple[tuple[int, ...], ...]
     """Ranks of each group."""
     minority: tuple[int, ...]
-    usual: tuple[Site, ...]
+    common: tuple[Site, ...]
     edited: tuple[Site, ...]
     blocked: bool
     """Whether each rank stops at its first call that does not fit, as under gloo; else all its calls are recorded."""
@@ -121,7 +121,7 @@ def plant(chance: random.Random) -> Case | None:
     groups = chance.randint(1, 3)
     writer = Writer(chance, groups)
     nodes = (*writer.block((), "main", 3), *writer.block((), "main", 3))
-    usual = run(nodes, {}, {})
+    sites = run(nodes, {}, {})
     planted = chance.choice(PLANTED)
     world = chance.randint(3, 7)
     minority = tuple(sorted(chance.sample(range(world), chance.randint(1, (world - 1) // 2))))
@@ -134,14 +134,14 @@ def plant(chance: random.Random) -> Case | None:
         else tuple(sorted({*minority, *chance.sample(others, min(size, len(others)))}))
         for number in range(groups)
     )
-    edited = _edit(chance, writer, planted, nodes, usual)
-    if not 4 <= len(usual) <= 600 or edited is None or edited == usual:
+    edited = _edit(chance, writer, planted, nodes, sites)
+    if not 4 <= len(sites) <= 600 or edited is None or edited == sites:
         return None
-    return Case(planted, world, members, minority, tuple(usual), tuple(edited), chance.random() < 0.5)
+    return Case(planted, world, members, minority, tuple(sites), tuple(edited), chance.random() < 0.5)
 
 
 def _edit(
-    chance: random.Random, writer: Writer, planted: Planted, nodes: tuple[Node, ...], usual: list[Site]
+    chance: random.Random, writer: Writer, planted: Planted, nodes: tuple[Node, ...], common: list[Site]
 ) -> list[Site] | None:
     if planted in {"stop early", "run on"}:
         seen: dict[int, int] = {}
@@ -149,30 +149,30 @@ def _edit(
         if not seen:
             return None
         number = chance.choice(sorted(seen))
-        loop = next(one for one in _loops(nodes) if one.number == number)
+        loop = next(item for item in _loops(nodes) if item.number == number)
         by = chance.randint(1, loop.times - 1) if planted == "stop early" else chance.randint(1, 3)
         times = loop.times - by if planted == "stop early" else loop.times + by
         return run(nodes, {(number, chance.randint(1, seen[number])): times}, {})
-    at = chance.randrange(len(usual))
-    here = usual[at]
+    at = chance.randrange(len(common))
+    here = common[at]
     if planted == "insert":
         new = _above(here, writer.wire())
-        return [*usual[:at], *[new] * chance.randint(1, 2), *usual[at:]]
+        return [*common[:at], *[new] * chance.randint(1, 2), *common[at:]]
     if planted == "drop":
-        return [*usual[:at], *usual[at + chance.randint(1, 3) :]]
+        return [*common[:at], *common[at + chance.randint(1, 3) :]]
     if planted == "swap":
-        later = [place for place in range(at + 1, len(usual)) if usual[place].group == here.group]
-        if not later or usual[later[0]].token == here.token:
+        later = [place for place in range(at + 1, len(common)) if common[place].group == here.group]
+        if not later or common[later[0]].token == here.token:
             return None
-        between = usual[at + 1 : later[0]]
-        return [*usual[:at], usual[later[0]], *between, here, *usual[later[0] + 1 :]]
+        between = common[at + 1 : later[0]]
+        return [*common[:at], common[later[0]], *between, here, *common[later[0] + 1 :]]
     if planted == "change":
         if not here.wire.amounts:
             return None
         wire = here.wire._replace(amounts=(here.wire.amounts[0] + 10,))
-        return [*usual[:at], replace(here, wire=wire), *usual[at + 1 :]]
+        return [*common[:at], replace(here, wire=wire), *common[at + 1 :]]
     wire = Wire("all_to_all_uneven", (chance.randint(20, 30),), ("float32",))
-    return [*usual[:at], _above(here, wire), *usual[at + 1 :]]
+    return [*common[:at], _above(here, wire), *common[at + 1 :]]
 
 
 def _above(site: Site, wire: Wire) -> Site:
@@ -182,7 +182,7 @@ def _above(site: Site, wire: Wire) -> Site:
 
 
 def _loops(nodes: Iterable[Node]) -> list[Loop]:
-    return [one for node in nodes if isinstance(node, Loop) for one in (node, *_loops(node.body))]
+    return [item for node in nodes if isinstance(node, Loop) for item in (node, *_loops(node.body))]
 
 
 class Memory(Struct, frozen=True):
@@ -210,7 +210,7 @@ def histories(case: Case) -> dict[int, dict[GroupKey, list[Call]]]:
     """Return what every rank recorded, by group."""
     recorded: dict[int, dict[GroupKey, list[Call]]] = {}
     for rank in range(case.world):
-        calls = case.edited if rank in case.minority else case.usual
+        calls = case.edited if rank in case.minority else case.common
         groups: dict[GroupKey, list[Call]] = {}
         for at, site in enumerate(site for site in calls if rank in case.members[site.group]):
             group = key(site.group)
@@ -224,11 +224,11 @@ def histories(case: Case) -> dict[int, dict[GroupKey, list[Call]]]:
 
 def _block(case: Case, recorded: dict[int, dict[GroupKey, list[Call]]]) -> None:
     """Cut every rank off behind its first call that does not fit."""
-    usual, edited = (recorded[rank] for rank in (_peer(case), case.minority[0]))
+    original, edited = (recorded[rank] for rank in (_peer(case), case.minority[0]))
     firsts = []
-    for name in sorted(usual.keys() & edited.keys()):
-        pairs = zip(usual[name], edited[name], strict=False)
-        differs = next((one.seq for one, other in pairs if differing_parts(one.wire, other.wire)), None)
+    for name in sorted(original.keys() & edited.keys()):
+        pairs = zip(original[name], edited[name], strict=False)
+        differs = next((first.seq for first, other in pairs if differing_parts(first.wire, other.wire)), None)
         if differs is not None:
             other = edited[name][differs - 1]
             firsts.append((other.created_s or 0.0, name, differs))
@@ -262,36 +262,36 @@ def diverge(case: Case) -> tuple[list[Divergence], dict[int, dict[GroupKey, list
         dump = Dump(rank, f"rank_{rank}", "nccl", calls, members=members, world_size=case.world)
         survey.take(digest(rank, [Memory(dump, dump.file, rank)], None))
     survey.close()
-    found = find(survey, lambda rank, group: recorded[rank].get(group, []), lambda ranks: set(range(case.world)))
-    return found, recorded
+    divergences = find(survey, lambda rank, group: recorded[rank].get(group, []), lambda ranks: set(range(case.world)))
+    return divergences, recorded
 
 
 def judge(case: Case) -> str:
     """Return `right`, `equal` (another edit that explains every recorded call as well), or what is wrong."""
-    found, recorded = diverge(case)
+    result, recorded = diverge(case)
     visible = _visible(case, recorded)
     if not visible:
-        return "nothing to see" if not found else "a divergence where all calls fit"
-    if not found:
+        return "nothing to see" if not result else "a divergence where all calls fit"
+    if not result:
         return "missed"
-    (one,) = found
-    if one.culprits != case.minority:
-        return f"blames {one.culprits}"
-    usual, edited = (recorded[rank].get(one.key, []) for rank in (one.majority_rank, one.minority_rank))
-    if one.position not in visible.get(one.key, ()):
-        return f"position {one.position} is not in {visible}"
+    (item,) = result
+    if item.culprits != case.minority:
+        return f"blames {item.culprits}"
+    original, edited = (recorded[rank].get(item.key, []) for rank in (item.majority_rank, item.minority_rank))
+    if item.position not in visible.get(item.key, ()):
+        return f"position {item.position} is not in {visible}"
     if case.blocked:
-        whole = [call for call in case.usual if one.majority_rank in case.members[call.group]]
-        future = [call.token for call in whole if key(call.group) == one.key][one.position :]
-        fits = _fits_blocked(one, [at_line(call) for call in usual[: one.position - 1]], future)
+        whole = [call for call in case.common if item.majority_rank in case.members[call.group]]
+        future = [call.token for call in whole if key(call.group) == item.key][item.position :]
+        fits = _fits_blocked(item, [at_line(call) for call in original[: item.position - 1]], future)
     else:
-        fits = _fits_whole(one, usual, edited)
+        fits = _fits_whole(item, original, edited)
     if not fits:
-        return f"{one.kind} does not explain the calls"
-    past = [at_line(call) for call in edited[: one.position - 1]]
-    kinds = (one.kind, *one.explanation.alternatives)
+        return f"{item.kind} does not explain the calls"
+    past = [at_line(call) for call in edited[: item.position - 1]]
+    kinds = (item.kind, *item.explanation.alternatives)
     for kind in kinds:
-        if kind != _EXPECTED[case.planted] and not _alike(case, kind, one, past):
+        if kind != _EXPECTED[case.planted] and not _alike(case, kind, item, past):
             return f"{kind} is told from the planted edit by the record"
     return "right" if _EXPECTED[case.planted] in kinds else "equal"
 
@@ -309,38 +309,38 @@ Condition = Callable[[Divergence, Sequence[object]], bool]
 """Whether a record shows no more than both readings share; given what both sides called before, oldest first."""
 
 
-def _in_loop(one: Divergence, past: Sequence[object]) -> bool:
+def _in_loop(divergence: Divergence, past: Sequence[object]) -> bool:
     """The peers' call was made before, so they may be in another round of a loop."""
-    return at_line(one.majority) in past
+    return at_line(divergence.majority) in past
 
 
-def _again(one: Divergence, past: Sequence[object]) -> bool:
+def _again(divergence: Divergence, past: Sequence[object]) -> bool:
     """The minority's call was made before, so it may be the next of its loop, or of an outer one."""
-    return at_line(one.minority) in past
+    return at_line(divergence.minority) in past
 
 
-def _unusual(one: Divergence, past: Sequence[object]) -> bool:
+def _unusual(divergence: Divergence, past: Sequence[object]) -> bool:
     """The loop that the peers are in did not make the minority's call in its last round: in a branch, or behind it."""
-    expected = at_line(one.majority)
-    return expected in past and at_line(one.minority) not in past[len(past) - 1 - past[::-1].index(expected) :]
+    expected = at_line(divergence.majority)
+    return expected in past and at_line(divergence.minority) not in past[len(past) - 1 - past[::-1].index(expected) :]
 
 
-def _both_new(one: Divergence, past: Sequence[object]) -> bool:
+def _both_new(divergence: Divergence, past: Sequence[object]) -> bool:
     """Neither the peers' call nor its operation was seen at the minority: two branches, or one after the other."""
-    return at_line(one.majority) not in past and one.majority.wire.op != one.minority.wire.op
+    return at_line(divergence.majority) not in past and divergence.majority.wire.op != divergence.minority.wire.op
 
 
-def _other_op(one: Divergence, past: Sequence[object]) -> bool:
+def _other_op(divergence: Divergence, past: Sequence[object]) -> bool:
     """A call that no rank made before, of another operation: beside the peers' call or instead of it."""
-    return at_line(one.minority) not in past and one.majority.wire.op != one.minority.wire.op
+    return at_line(divergence.minority) not in past and divergence.majority.wire.op != divergence.minority.wire.op
 
 
-def _same_op(one: Divergence, past: Sequence[object]) -> bool:
+def _same_op(divergence: Divergence, past: Sequence[object]) -> bool:
     """A call of the same operation from another line: beside the peers' call or instead of it."""
-    return one.majority.wire.op == one.minority.wire.op
+    return divergence.majority.wire.op == divergence.minority.wire.op
 
 
-def _always(one: Divergence, past: Sequence[object]) -> bool:
+def _always(divergence: Divergence, past: Sequence[object]) -> bool:
     return True
 
 
@@ -378,31 +378,31 @@ _ALIKE_IN_FULL: dict[tuple[Planted, Kind], Condition] = {
 """What cannot be told apart if the later calls align."""
 
 
-def _alike(case: Case, kind: Kind, one: Divergence, past: Sequence[object]) -> bool:
+def _alike(case: Case, kind: Kind, divergence: Divergence, past: Sequence[object]) -> bool:
     """Whether the record cannot tell a kind from the planted edit."""
-    cut = case.blocked or not one.explanation.aligned
+    cut = case.blocked or not divergence.explanation.aligned
     condition = (_ALIKE_AT_THE_CUT if cut else _ALIKE_IN_FULL).get((case.planted, kind))
-    return condition is not None and condition(one, past)
+    return condition is not None and condition(divergence, past)
 
 
 def _visible(case: Case, recorded: dict[int, dict[GroupKey, list[Call]]]) -> dict[GroupKey, set[int]]:
     """Return for each group the positions at which the edit shows: the first other call, and the first other line."""
-    found = {}
+    seqs = {}
     for number, ranks in enumerate(case.members):
         peers = [rank for rank in ranks if rank not in case.minority]
-        usual, edited = (recorded[rank].get(key(number), []) for rank in (peers[0], case.minority[0]))
-        pairs = list(zip(usual, edited, strict=False))
-        differs = next((one.seq for one, other in pairs if differing_parts(one.wire, other.wire)), None)
+        original, edited = (recorded[rank].get(key(number), []) for rank in (peers[0], case.minority[0]))
+        pairs = list(zip(original, edited, strict=False))
+        differs = next((first.seq for first, other in pairs if differing_parts(first.wire, other.wire)), None)
         if differs is not None:
-            lines = [one.seq for one, other in pairs if at_line(one) != at_line(other)]
-            found[key(number)] = {seq for seq in lines if seq <= differs}
-    return found
+            lines = [first.seq for first, other in pairs if at_line(first) != at_line(other)]
+            seqs[key(number)] = {seq for seq in lines if seq <= differs}
+    return seqs
 
 
-def _fits_whole(one: Divergence, usual: list[Call], edited: list[Call]) -> bool:
+def _fits_whole(divergence: Divergence, common: list[Call], edited: list[Call]) -> bool:
     """Whether the edit that was found makes one history of the other, to the end of the shorter one."""
-    explanation = one.explanation
-    ours, theirs = ([at_line(call) for call in calls[one.position - 1 :]] for calls in (usual, edited))
+    explanation = divergence.explanation
+    ours, theirs = ([at_line(call) for call in calls[divergence.position - 1 :]] for calls in (common, edited))
     count = len(explanation.calls)
     if not explanation.aligned:
         return True  # No single edit explains all later calls: several groups or rounds are mixed.
@@ -417,20 +417,20 @@ def _fits_whole(one: Divergence, usual: list[Call], edited: list[Call]) -> bool:
     return ours[:size] == theirs[:size]
 
 
-def _fits_blocked(one: Divergence, past: list[object], future: list[object]) -> bool:
+def _fits_blocked(divergence: Divergence, past: list[object], future: list[object]) -> bool:
     """Whether what was found can come before what the minority stands in, given what the majority calls later."""
-    got = at_line(one.minority)
-    calls = [at_line(call) for call in one.explanation.calls]
-    if one.explanation.terms[0].name == "any call":
+    got = at_line(divergence.minority)
+    calls = [at_line(call) for call in divergence.explanation.calls]
+    if divergence.explanation.terms[0].name == "any call":
         return True  # Nothing tells whether the call is in a branch of the loop or behind it.
-    if one.kind == "left_out":
+    if divergence.kind == "left_out":
         way = [*calls, got]
-        shown = [*past, at_line(one.majority), *future]
+        shown = [*past, at_line(divergence.majority), *future]
         # A call that was never made before shows nothing of what comes before it.
         return any(shown[at : at + len(way)] == way for at in range(len(shown))) or not {
             got,
-            at_line(one.majority),
+            at_line(divergence.majority),
         } <= set(past)
-    if one.kind == "fewer_iterations" and one.explanation.place == "after":
-        return got in future or not {got, at_line(one.majority)} <= set(past)
+    if divergence.kind == "fewer_iterations" and divergence.explanation.place == "after":
+        return got in future or not {got, at_line(divergence.majority)} <= set(past)
     return True

@@ -23,8 +23,8 @@ LOOP = (10, 20, 30)
 
 
 def explained(majority: list[Call], minority: list[Call], at: int) -> tuple[str, str, list[str]]:
-    found = explain(majority, minority, at)
-    return found.kind, found.place, [term.name for term in found.terms]
+    explanation = explain(majority, minority, at)
+    return explanation.kind, explanation.place, [term.name for term in explanation.terms]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def explained(majority: list[Call], minority: list[Call], at: int) -> tuple[str,
 def test_an_edit_behind_which_all_later_calls_agree(minority: tuple[int, ...], at: int, kind: str, place: str) -> None:
     majority, other = history(*LOOP * 4), history(*minority)
     assert explained(majority, other, at)[:2] == (kind, place)
-    found = explain(majority, other, at)
-    assert found.aligned and found.terms[0].name == "later calls agree" and found.confidence > 0.9
+    explanation = explain(majority, other, at)
+    assert explanation.aligned and explanation.terms[0].name == "later calls agree" and explanation.confidence > 0.9
 
 
 def test_whole_rounds_are_another_number_of_iterations() -> None:
@@ -62,16 +62,16 @@ def test_a_call_from_the_same_line_has_other_arguments() -> None:
 def test_sizes_of_one_line_that_both_belong_to_its_loop_show_a_call_left_out() -> None:
     """As a loop over parameters does on a rank that has no gradient of one of them."""
     parameters = [call(0, size=size) for size in (5, 6, 7)]
-    usual = [replace(one, seq=seq) for seq, one in enumerate(parameters * 3, 1)]
-    fewer = [*usual[:6], replace(usual[7], seq=7)]
-    assert explained(usual, fewer, 7)[:2] == ("left_out", "within")
-    assert explained(usual, [*usual[:6], call(7, size=99)], 7)[:2] == ("other_arguments", "within")
+    texts = [replace(item, seq=seq) for seq, item in enumerate(parameters * 3, 1)]
+    fewer = [*texts[:6], replace(texts[7], seq=7)]
+    assert explained(texts, fewer, 7)[:2] == ("left_out", "within")
+    assert explained(texts, [*texts[:6], call(7, size=99)], 7)[:2] == ("other_arguments", "within")
 
 
 def test_a_round_is_whole_beside_a_rarer_call() -> None:
     step, log = (1, 2, 3), 9
-    usual, other = (*step, *step, *step, log), (*step, *step, *step, log, 50)
-    assert explained(history(*usual, *step, 50), history(*other), 11)[:2] == ("fewer_iterations", "round")
+    logs, other = (*step, *step, *step, log), (*step, *step, *step, log, 50)
+    assert explained(history(*logs, *step, 50), history(*other), 11)[:2] == ("fewer_iterations", "round")
 
 
 def test_where_one_line_is_unknown_only_the_two_calls_count() -> None:
@@ -106,7 +106,7 @@ def test_a_call_between_the_lines_of_the_loop_is_in_a_branch_of_it() -> None:
 def rounds(*firsts: int) -> list[Call]:
     """Rounds of a broadcast from one of these lines and a reduction, as DDP with buffers makes them."""
     pairs = [(call(2 * n + 1, line, "broadcast", 64), call(2 * n + 2, 90)) for n, line in enumerate(firsts)]
-    return [one for pair in pairs for one in pair]
+    return [item for pair in pairs for item in pair]
 
 
 def test_a_call_that_took_the_place_of_its_peers_before_is_made_under_a_condition() -> None:
@@ -138,8 +138,8 @@ def test_gradients_that_are_not_ready() -> None:
         return call(seq, 40, size=size, region="backward", step=1)
 
     past = [bucket(1, 100), bucket(2, 101)]
-    found = explain([*past, bucket(3, 102)], [*past, call(3, 50, "all_gather", 1, step=1)], 3)
-    assert (found.kind, found.place, found.self_evident) == ("gradients_not_ready", "backward", True)
+    explanation = explain([*past, bucket(3, 102)], [*past, call(3, 50, "all_gather", 1, step=1)], 3)
+    assert (explanation.kind, explanation.place, explanation.self_evident) == ("gradients_not_ready", "backward", True)
 
 
 def test_the_place_where_two_histories_really_parted() -> None:
@@ -169,18 +169,18 @@ def test_program_order_is_that_of_the_innermost_function_that_both_share() -> No
 def test_rank_0_alone_may_have_left_the_loop_or_be_in_a_branch_of_it() -> None:
     behind = Explanation("insert", "after", (call(1),), (position("any call"), position("barrier")))
     assert or_main_rank_only(behind).alternatives == ("added",)
-    for told in (
+    for text in (
         replace(behind, terms=(position("next line"),)),
         replace(behind, deviation="drop"),
         replace(behind, place="within", terms=(support("same line"),)),
     ):
-        assert or_main_rank_only(told) is told
+        assert or_main_rank_only(text) is text
 
 
 def test_a_call_against_the_loops_next_one() -> None:
     loop = call(4, 20, size=3)
-    found = left_loop(call(4, 21, "barrier", None), loop, [loop], majority_goes_on=True)
-    assert found is not None and (found.kind, found.place) == ("fewer_iterations", "after")
+    explanation = left_loop(call(4, 21, "barrier", None), loop, [loop], majority_goes_on=True)
+    assert explanation is not None and (explanation.kind, explanation.place) == ("fewer_iterations", "after")
     assert left_loop(call(4, 18, size=3), loop, [loop], majority_goes_on=True) is None, "it replaces the loop's call"
 
 
@@ -239,11 +239,11 @@ def test_two_announcements_are_of_two_models_and_say_nothing() -> None:
     assert names([bucket(7, 102)], [metric(7)], before) == []
 
 
-@pytest.mark.parametrize(("left", "expected"), [(2, ["round already begun"]), (3, [])])
-def test_how_far_the_peers_are_in_their_round_decides(left: int, expected: list[str]) -> None:
+@pytest.mark.parametrize(("remaining", "expected"), [(2, ["round already begun"]), (3, [])])
+def test_how_far_the_peers_are_in_their_round_decides(remaining: int, expected: list[str]) -> None:
     """Rounds of three buckets: with three left, the peers begin a round that this rank never entered."""
-    before = [*step(1, 3), *step(4, 3), *step(7, 3 - left)]
-    ours = [*step(10 - left, 3)[3 - left :], metric(10)]
+    before = [*step(1, 3), *step(4, 3), *step(7, 3 - remaining)]
+    ours = [*step(10 - remaining, 3)[3 - remaining :], metric(10)]
     assert names(ours, [metric(ours[0].seq)], before) == expected
 
 

@@ -17,11 +17,11 @@ def everybody(ranks: object) -> set[int]:
     return set(range(8))
 
 
-def found(ranks: dict[int, list[Call]], **more: object) -> list[tuple[str, tuple[int, ...], int]]:
+def divergences_of(ranks: dict[int, list[Call]], **more: object) -> list[tuple[str, tuple[int, ...], int]]:
     job = survey(ranks, len(ranks))
 
     def calls_of(rank: int, key: GroupKey) -> list[Call]:
-        return [one for one in ranks[rank] if one.key == key]
+        return [item for item in ranks[rank] if item.key == key]
 
     cases = find(job, calls_of, everybody, **more)  # type: ignore[arg-type]
     return [(case.kind, case.culprits, case.position) for case in cases]
@@ -31,28 +31,28 @@ def test_the_one_that_left_a_call_out_is_blamed() -> None:
     loop = history(*LOOP * 4)
     ranks = {rank: history(*LOOP * 4) for rank in range(4)}
     ranks[2] = history(*LOOP, 10, *LOOP[2:], *LOOP, *LOOP)
-    assert found(ranks) == [("left_out", (2,), 5)]
-    assert found(dict.fromkeys(range(3), loop)) == []
+    assert divergences_of(ranks) == [("left_out", (2,), 5)]
+    assert divergences_of(dict.fromkeys(range(3), loop)) == []
 
 
 def test_of_two_ranks_neither_stands_out() -> None:
     two = {0: [call(1, 1, size=1), call(2, 5)], 1: [call(1, 1, size=1), call(2, 9, "all_gather")]}
-    ((_, culprits, position),) = found(two)
+    ((_, culprits, position),) = divergences_of(two)
     assert (culprits, position) == ((0, 1), 2)
 
 
 def test_a_rank_that_ended_in_order_ran_fewer_iterations() -> None:
     ranks = {rank: [call(1, 5, size=1), call(2, 10)] for rank in range(3)}
     ranks[1] = [call(1, 5, size=1), call(2, 10, size=4)]
-    assert found(ranks)[0][0] != "fewer_iterations"
-    assert found(ranks, ended=[1]) == [("fewer_iterations", (1,), 2)]
+    assert divergences_of(ranks)[0][0] != "fewer_iterations"
+    assert divergences_of(ranks, ended=[1]) == [("fewer_iterations", (1,), 2)]
 
 
 def test_of_two_groups_the_earlier_divergence_counts() -> None:
     def rank(first: int, second: int) -> list[Call]:
         return [call(1, 5, size=first), call(1, 7, size=second, key=OTHER, at_s=START_S + 5)]
 
-    assert found({0: rank(1, 1), 1: rank(1, 1), 2: rank(2, 2)}) == [("other_arguments", (2,), 1)]
+    assert divergences_of({0: rank(1, 1), 1: rank(1, 1), 2: rank(2, 2)}) == [("other_arguments", (2,), 1)]
 
 
 def test_a_divergence_that_the_first_cannot_have_touched_is_kept() -> None:
@@ -64,9 +64,9 @@ def test_a_divergence_that_the_first_cannot_have_touched_is_kept() -> None:
     ranks = {0: rank("1", 1, 1), 1: rank("1", 1, 1), 2: rank("1", 2, 1)}
     ranks |= {3: rank("2", 1, 9), 4: rank("2", 1, 9), 5: rank("2", 3, 9)}
     job = survey(ranks, 6)
-    cases = find(job, lambda one, key: ranks[one], set)
+    cases = find(job, lambda value, key: ranks[value], set)
     assert [case.culprits for case in cases] == [(2,), (5,)]
-    reached = find(job, lambda one, key: ranks[one], everybody)
+    reached = find(job, lambda item, key: ranks[item], everybody)
     assert [case.culprits for case in reached] == [(2,)]
 
 
@@ -77,12 +77,12 @@ def test_the_ring_that_recorded_the_same_call_gives_its_positions() -> None:
         return [call(3, 5, size=size), call(7, 5, size=size, key=ring, at_s=START_S + 3, step=2)]
 
     ranks = {0: rank(1), 1: rank(1), 2: rank(9)}
-    job = survey({one: [own[0]] for one, own in ranks.items()}, 3)
-    for one, own in survey({one: [own[1]] for one, own in ranks.items()}, 3).ranks.items():
-        job.ranks[one].lines |= own.lines
-    both = survey({one: [own[1]] for one, own in ranks.items()}, 3)
+    job = survey({entry: [own[0]] for entry, own in ranks.items()}, 3)
+    for item, own in survey({entry: [own[1]] for entry, own in ranks.items()}, 3).ranks.items():
+        job.ranks[item].lines |= own.lines
+    both = survey({entry: [own[1]] for entry, own in ranks.items()}, 3)
     job.groups |= both.groups
-    (case,) = find(job, lambda one, key: [own for own in ranks[one] if own.key == key], everybody)
+    (case,) = find(job, lambda value, key: [own for own in ranks[value] if own.key == key], everybody)
     assert (case.key, case.position, case.minority.step, case.culprits) == (ring, 7, 2, (2,))
 
 

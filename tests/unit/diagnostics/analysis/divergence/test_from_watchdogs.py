@@ -86,13 +86,15 @@ def write(folder: Path, logs: dict[int, str]) -> None:
         (folder / f"rank_{rank}.log").write_text(text, encoding="utf-8")
 
 
-def found(folder: Path, logs: dict[int, str]) -> list[Shown]:
+def findings_of(folder: Path, logs: dict[int, str]) -> list[Shown]:
     write(folder, logs)
-    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+    return [finding for finding in detect(gather(folder, Limits())) if finding.status == "confirmed"]
 
 
-def told(folder: Path) -> str:
-    return next(one.summary for one in detect(gather(folder, Limits())) if one.cause == "hang.collective_mismatch")
+def report_text(folder: Path) -> str:
+    return next(
+        finding.summary for finding in detect(gather(folder, Limits())) if finding.cause == "hang.collective_mismatch"
+    )
 
 
 @pytest.mark.parametrize("version", STATUS)
@@ -107,53 +109,61 @@ def told(folder: Path) -> str:
 def test_calls_that_do_not_fit_at_one_position(tmp_path: Path, version: str, op: str, numel: int, cause: str) -> None:
     logs = {rank: hung(rank, version=version) for rank in range(4)}
     logs[1] = hung(1, op=op, numel=numel, version=version)
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks, one.victims, one.position) == (f"hang.{cause}", (1,), (0, 2, 3), 42)
-    assert one.group is not None and one.group.desc == "default_pg"
-    assert 0.5 <= one.confidence < 0.8
-    assert [(item.file, item.line) for item in one.evidence] == [("rank_1.log", 2), ("rank_0.log", 2)]
-    assert one.summary.startswith("Rank 1 calls ") and "ranks 0, 2 and 3 " in one.summary
-    assert "all_reduce of 1,024 elements, at position 42 of group default_pg" in one.summary
-    assert "(A barrier is an all_reduce of 1 element.)" in one.summary or numel != 1
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == (f"hang.{cause}", (1,), (0, 2, 3), 42)
+    assert finding.group is not None and finding.group.desc == "default_pg"
+    assert 0.5 <= finding.confidence < 0.8
+    assert [(item.file, item.line) for item in finding.evidence] == [("rank_1.log", 2), ("rank_0.log", 2)]
+    assert finding.summary.startswith("Rank 1 calls ") and "ranks 0, 2 and 3 " in finding.summary
+    assert "all_reduce of 1,024 elements, at position 42 of group default_pg" in finding.summary
+    assert "(A barrier is an all_reduce of 1 element.)" in finding.summary or numel != 1
 
 
 def test_a_tie_is_said_to_be_one(tmp_path: Path) -> None:
-    (one,) = found(tmp_path, {rank: hung(rank, numel=1024 if rank < 2 else 8) for rank in range(4)})
-    assert one.ranks == (0, 1, 2, 3) and "It is a tie (2 against 2)" in one.summary
+    (finding,) = findings_of(tmp_path, {rank: hung(rank, numel=1024 if rank < 2 else 8) for rank in range(4)})
+    assert finding.ranks == (0, 1, 2, 3) and "It is a tie (2 against 2)" in finding.summary
 
 
 def test_a_tie_of_a_pair_is_decided_by_the_other_pairs(tmp_path: Path) -> None:
     """Rank 1 left a call out, so it enqueued one fewer than every other rank of the tp groups."""
     logs = {rank: in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=43, ahead=6) for rank in (2, 3, 4, 5)}
     logs |= {rank: in_group(rank, "1(mesh_tp)", rank, numel=1024 + rank, ahead=7 - rank) for rank in (0, 1)}
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks, one.victims, one.position) == ("hang.collective_mismatch", (1,), (0,), 42)
-    assert one.group is not None and one.group.name == "1"
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == (
+        "hang.collective_mismatch",
+        (1,),
+        (0,),
+        42,
+    )
+    assert finding.group is not None and finding.group.name == "1"
 
 
 def test_a_tie_of_a_pair_in_which_all_enqueued_alike_stays_one(tmp_path: Path) -> None:
     logs = {rank: in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=43, ahead=6) for rank in (2, 3, 4, 5)}
     logs |= {rank: in_group(rank, "1(mesh_tp)", rank, numel=1024 + rank, ahead=7) for rank in (0, 1)}
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (0, 1)) and "a tie (1 against 1)" in one.summary
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks) == (
+        "hang.signature_mismatch",
+        (0, 1),
+    ) and "a tie (1 against 1)" in finding.summary
 
 
 def test_a_tie_of_a_pair_is_decided_by_pairs_at_the_same_position(tmp_path: Path) -> None:
     logs = {rank: in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2) for rank in (1, 2, 3)}
     logs[0] = in_group(0, "1(mesh_tp)", 0, op="BROADCAST")
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks, one.victims) == ("hang.collective_mismatch", (0,), (1,))
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.collective_mismatch", (0,), (1,))
 
 
 def test_two_lines_of_the_program_are_two_calls(tmp_path: Path) -> None:
     """Sizes that differ are arguments only where the ranks are at one line and enqueue equally many calls."""
     logs = {rank: hung(rank, numel=8 if rank == 2 else 1024) + STACK.format(rank=rank, line=12) for rank in range(3)}
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (2,))
-    (one,) = found(tmp_path, {**logs, 2: hung(2, numel=8) + STACK.format(rank=2, line=20)})
-    assert (one.cause, one.ranks) == ("hang.collective_mismatch", (2,))
-    (one,) = found(tmp_path, {**logs, 2: timeout(2, numel=8) + status(2, ahead=0)})
-    assert (one.cause, one.ranks) == ("hang.collective_mismatch", (2,))
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", (2,))
+    (finding,) = findings_of(tmp_path, {**logs, 2: hung(2, numel=8) + STACK.format(rank=2, line=20)})
+    assert (finding.cause, finding.ranks) == ("hang.collective_mismatch", (2,))
+    (finding,) = findings_of(tmp_path, {**logs, 2: timeout(2, numel=8) + status(2, ahead=0)})
+    assert (finding.cause, finding.ranks) == ("hang.collective_mismatch", (2,))
 
 
 def gathers(ranks: Sequence[int], at: str, members: int = 4) -> dict[int, str]:
@@ -164,10 +174,10 @@ def gathers(ranks: Sequence[int], at: str, members: int = 4) -> dict[int, str]:
 
 
 def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: Path) -> None:
-    (one,) = found(tmp_path, {1: hung(1), **gathers((0, 2, 3), "09:59:58")})
-    assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (1,), (0, 2, 3))
-    assert one.group is not None and (one.group.name, one.position, one.confidence) == ("1", 77, 0.72)
-    assert "Rank 1 skipped all_gather of 1,024 elements (#77), in which ranks 0, 2 and 3 wait" in one.summary
+    (finding,) = findings_of(tmp_path, {1: hung(1), **gathers((0, 2, 3), "09:59:58")})
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.conditional_collective", (1,), (0, 2, 3))
+    assert finding.group is not None and (finding.group.name, finding.position, finding.confidence) == ("1", 77, 0.72)
+    assert "Rank 1 skipped all_gather of 1,024 elements (#77), in which ranks 0, 2 and 3 wait" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -182,7 +192,7 @@ def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: 
     ],
 )
 def test_no_call_is_left_out_if_the_order_or_the_members_are_unknown(tmp_path: Path, logs: dict[int, str]) -> None:
-    assert "hang.conditional_collective" not in [one.cause for one in found(tmp_path, logs)]
+    assert "hang.conditional_collective" not in [finding.cause for finding in findings_of(tmp_path, logs)]
 
 
 def test_a_line_that_was_not_kept_was_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,12 +200,14 @@ def test_a_line_that_was_not_kept_was_not_left_out(tmp_path: Path, monkeypatch: 
     console = "".join((waiting[0], waiting[2], waiting[3], hung(1), "step 42 loss 1.0\n"))
     (tmp_path / "console.log").write_text(console)
     evidence = gather(tmp_path, Limits())
-    assert [one.cause for one in detect(evidence) if one.status == "confirmed"] == ["hang.conditional_collective"]
+    assert [finding.cause for finding in detect(evidence) if finding.status == "confirmed"] == [
+        "hang.conditional_collective"
+    ]
     with (tmp_path / "console.log").open("a") as log:
         log.write(in_group(1, "1(mesh_dp)", 1, seq=77, op="_ALLGATHER_BASE"))
     monkeypatch.setattr(watchdogs, "MOST", sum(fact.kind in watchdogs.KINDS for fact in evidence.facts))
     cut = gather(tmp_path, Limits())
-    assert cut.is_cut and not [one.cause for one in detect(cut) if one.status == "confirmed"]
+    assert cut.is_cut and not [finding.cause for finding in detect(cut) if finding.status == "confirmed"]
 
 
 def test_each_timeout_has_its_own_stack(tmp_path: Path) -> None:
@@ -209,23 +221,23 @@ def test_each_timeout_has_its_own_stack(tmp_path: Path) -> None:
 
 def test_one_console_of_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "console.log").write_text("".join(hung(rank, numel=8 if rank == 2 else 1024) for rank in range(4)))
-    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (2,))
+    (finding,) = [item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", (2,))
 
 
 def test_lines_without_their_group_count_if_all_ranks_are_there(tmp_path: Path) -> None:
     logs = {rank: timeout(rank, numel=1 if rank == 1 else 1024) for rank in range(4)}
-    (one,) = found(tmp_path, logs)
-    assert (one.ranks, one.group, one.confidence) == ((1,), None, 0.72)
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.ranks, finding.group, finding.confidence) == ((1,), None, 0.72)
     (tmp_path / "rank_0.log").unlink()
-    assert not found(tmp_path, {rank: logs[rank] for rank in (1, 2, 3)})
+    assert not findings_of(tmp_path, {rank: logs[rank] for rank in (1, 2, 3)})
 
 
 def test_the_stack_of_the_failed_collective_names_the_line(tmp_path: Path) -> None:
     logs = {rank: hung(rank) + STACK.format(rank=rank, line=12) for rank in range(3)}
     logs[2] = hung(2, op="BROADCAST") + STACK.format(rank=2, line=20) + "step 42 loss 1.0\n"
-    (one,) = found(tmp_path, logs)
-    assert [(place.rank, place.file, place.line, place.function) for place in one.where] == [
+    (finding,) = findings_of(tmp_path, logs)
+    assert [(place.rank, place.file, place.line, place.function) for place in finding.where] == [
         (2, "/job/train.py", 20, "log_metrics"),
         (0, "/job/train.py", 12, "log_metrics"),
     ]
@@ -235,8 +247,8 @@ def test_stacks_of_two_ranks_that_are_mixed_up_name_no_line(tmp_path: Path) -> N
     two = [STACK.format(rank=rank, line=line).splitlines() for rank, line in ((0, 12), (1, 20))]
     mixed = "\n".join(line for pair in zip(*two, strict=True) for line in pair)
     (tmp_path / "x.log").write_text(hung(0) + hung(1, numel=8) + mixed + "\n")
-    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    assert one.where == ()
+    (finding,) = [item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"]
+    assert finding.where == ()
 
 
 DESYNC = """\
@@ -254,82 +266,89 @@ def test_torchs_report_of_a_desync_tells_who_did_not_come(tmp_path: Path) -> Non
     rows += "\t     [0, 1] started ALLREDUCE\n\t     [2] started _ALLGATHER_BASE"
     lagging = "\t     [3] finished collective #40, but didn't join collective #41 (count from 1)"
     (tmp_path / "job.log").write_text(timeout(0, seq=39) + DESYNC.format(lagging=lagging, rows=rows))
-    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    assert (one.cause, one.ranks, one.victims, one.position) == ("hang.host_stall", (3,), (0, 1, 2), 41)
-    assert one.confidence < 0.7 and "never reached a collective (#41" in one.summary
-    assert "[0, 1] started ALLREDUCE" in [str(item.detail) for item in one.evidence]
+    (finding,) = [entry for entry in detect(gather(tmp_path, Limits())) if entry.status == "confirmed"]
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == ("hang.host_stall", (3,), (0, 1, 2), 41)
+    assert finding.confidence < 0.7 and "never reached a collective (#41" in finding.summary
+    assert "[0, 1] started ALLREDUCE" in [str(item.detail) for item in finding.evidence]
 
 
 def test_torchs_report_of_a_desync_tells_calls_that_do_not_fit(tmp_path: Path) -> None:
     rows = "\t   #44 started ranks:\n\t     [1] started BROADCAST\n\t     [0, 2, 3] started ALLREDUCE"
     lagging = "\t     [0, 1, 2, 3] joined but didn't finish collective #44 (count from 1)"
     (tmp_path / "job.log").write_text(timeout(0) + DESYNC.format(lagging=lagging, rows=rows))
-    (one,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    assert (one.cause, one.ranks, one.position) == ("hang.collective_mismatch", (1,), 44)
+    (finding,) = [item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks, finding.position) == ("hang.collective_mismatch", (1,), 44)
 
 
 def test_torchs_report_of_one_call_of_all_ranks_blames_nobody(tmp_path: Path) -> None:
     rows = "\t   #44 started ranks:\n\t     [0, 1, 2, 3] started ALLREDUCE"
     lagging = "\t     [0, 1, 2, 3] joined but didn't finish collective #44 (count from 1)"
     (tmp_path / "job.log").write_text(timeout(0) + DESYNC.format(lagging=lagging, rows=rows))
-    assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed" and one.ranks]
+    assert not [
+        finding for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed" and finding.ranks
+    ]
 
 
 @pytest.mark.parametrize("op", ["ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "COALESCED", "SEND"])
 def test_sizes_that_may_differ_by_rank_prove_nothing(tmp_path: Path, op: str) -> None:
-    assert not found(tmp_path, {rank: hung(rank, op=op, numel=rank + 1) for rank in range(4)})
+    assert not findings_of(tmp_path, {rank: hung(rank, op=op, numel=rank + 1) for rank in range(4)})
 
 
 def test_coalesced_and_point_to_point_calls_have_numbers_of_their_own(tmp_path: Path) -> None:
     logs = {rank: hung(rank) for rank in range(3)}
-    assert not found(tmp_path, {**logs, 3: hung(3, op="COALESCED", numel=18446744073709551615)})
+    assert not findings_of(tmp_path, {**logs, 3: hung(3, op="COALESCED", numel=18446744073709551615)})
 
 
 def test_a_list_and_a_tensor_of_all_gather_are_one_operation(tmp_path: Path) -> None:
     logs = {rank: hung(rank, op="_ALLGATHER_BASE") for rank in range(3)}
-    assert not found(tmp_path, {**logs, 3: hung(3, op="ALLGATHER")})
+    assert not findings_of(tmp_path, {**logs, 3: hung(3, op="ALLGATHER")})
 
 
 def test_other_groups_are_not_compared(tmp_path: Path) -> None:
     """Tensor-parallel pairs time out in their own calls, each pair at one position of its own."""
     pairs = {0: ("1", 0), 1: ("1", 1), 2: ("2", 0), 3: ("2", 1)}
     logs = {rank: in_group(rank, guid, place, numel=8 if rank < 2 else 16) for rank, (guid, place) in pairs.items()}
-    assert not found(tmp_path, logs)
+    assert not findings_of(tmp_path, logs)
 
 
 @pytest.mark.parametrize("places", [(0, 1, 0, 1), (0, 1, 2, 2), (0, 2, 1, 3)])
 def test_groups_of_one_name_are_told_apart(tmp_path: Path, places: tuple[int, ...]) -> None:
     """`split_group` gives several groups the same GUID."""
     logs = {rank: in_group(rank, "7", place, numel=8 if rank == 1 else 16) for rank, place in enumerate(places)}
-    assert not found(tmp_path, logs)
-    assert "cannot belong to one process group" in told(tmp_path)
+    assert not findings_of(tmp_path, logs)
+    assert "cannot belong to one process group" in report_text(tmp_path)
 
 
 def test_a_majority_in_a_sub_group(tmp_path: Path) -> None:
     logs = {rank: in_group(rank, "7", rank - 1, numel=8 if rank == 3 else 16) for rank in (1, 2, 3)}
-    (one,) = found(tmp_path, logs)
-    assert one.ranks == (3,) and one.group is not None and one.group.name == "7"
+    (finding,) = findings_of(tmp_path, logs)
+    assert finding.ranks == (3,) and finding.group is not None and finding.group.name == "7"
 
 
 def test_positions_that_differ_prove_no_mismatch(tmp_path: Path) -> None:
-    assert not found(tmp_path, {**{rank: hung(rank, seq=43) for rank in range(3)}, 3: hung(3, numel=8)})
-    assert "Rank 3 waits in #42 of group default_pg, which rank 2 completed" in told(tmp_path)
+    assert not findings_of(tmp_path, {**{rank: hung(rank, seq=43) for rank in range(3)}, 3: hung(3, numel=8)})
+    assert "Rank 3 waits in #42 of group default_pg, which rank 2 completed" in report_text(tmp_path)
 
 
 @pytest.mark.parametrize(("lag", "cause"), [(2, "collective_mismatch"), (41, "conditional_collective")])
 def test_most_ranks_went_on_without_one(tmp_path: Path, lag: int, cause: str) -> None:
     logs = {rank: hung(rank, seq=100) for rank in range(4)} | {3: timeout(3, 100 - lag) + status(3, 100 - lag, ahead=3)}
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks, one.victims, one.position) == (f"hang.{cause}", (3,), (0, 1, 2), 100 - lag)
-    assert "ranks 0-2 completed #99" in one.summary and one.confidence == 0.65
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == (
+        f"hang.{cause}",
+        (3,),
+        (0, 1, 2),
+        100 - lag,
+    )
+    assert "ranks 0-2 completed #99" in finding.summary and finding.confidence == 0.65
 
 
 def test_of_two_ranks_neither_is_the_one_behind(tmp_path: Path) -> None:
-    assert not found(tmp_path, {0: hung(0, seq=100), 1: hung(1, seq=50)})
+    assert not findings_of(tmp_path, {0: hung(0, seq=100), 1: hung(1, seq=50)})
 
 
 def test_one_sided_calls_may_run_ahead(tmp_path: Path) -> None:
-    assert not found(tmp_path, {rank: hung(rank, 100 if rank else 98, op="BROADCAST") for rank in range(4)})
+    assert not findings_of(tmp_path, {rank: hung(rank, 100 if rank else 98, op="BROADCAST") for rank in range(4)})
 
 
 def counted(
@@ -363,16 +382,19 @@ def test_counters_alone_tell_who_is_far_behind(
     said: str,
 ) -> None:
     logs = {rank: counted(rank, *(own if rank in culprits else rest)) for rank in range(8)}
-    (one,) = found(tmp_path, logs)
-    assert one.ranks == culprits and one.victims == tuple(rank for rank in range(8) if rank not in culprits)
-    assert said in one.summary and one.confidence == 0.65 and one.missing
-    assert one.cause.startswith("hang.")
+    (finding,) = findings_of(tmp_path, logs)
+    assert finding.ranks == culprits and finding.victims == tuple(rank for rank in range(8) if rank not in culprits)
+    assert said in finding.summary and finding.confidence == 0.65 and finding.missing
+    assert finding.cause.startswith("hang.")
 
 
 def test_counters_alone_tell_which_rank_never_came(tmp_path: Path) -> None:
     logs = {rank: counted(rank, 59998, 59957, 59958) for rank in range(7)} | {7: counted(7, 59957, 59957)}
-    (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks) == ("hang.host_stall", (7,)) and "never reached a collective (#59,958" in one.summary
+    (finding,) = findings_of(tmp_path, logs)
+    assert (finding.cause, finding.ranks) == (
+        "hang.host_stall",
+        (7,),
+    ) and "never reached a collective (#59,958" in finding.summary
 
 
 SUB = "[PG ID 1 PG GUID {guid}(dp) Rank {{rank}}]"
@@ -402,7 +424,7 @@ SUB = "[PG ID 1 PG GUID {guid}(dp) Rank {{rank}}]"
     ],
 )
 def test_counters_that_show_nobody_behind(tmp_path: Path, logs: dict[int, str]) -> None:
-    assert not found(tmp_path, logs)
+    assert not findings_of(tmp_path, logs)
 
 
 @pytest.mark.parametrize(("sites", "culprits"), [("abb", (0,)), ("abab", ()), ("ab", ()), ("bbb", ())])
@@ -413,20 +435,24 @@ def test_stacks_of_one_operation_from_different_functions(
         rank: STACK.format(rank=rank, line=12).replace("log_metrics", f"of_{site}") + signal(rank, 42, 41)
         for rank, site in enumerate(sites)
     }
-    shown = found(tmp_path, logs)
-    assert [(one.cause, one.ranks) for one in shown] == ([("hang.collective_mismatch", culprits)] if culprits else [])
+    shown = findings_of(tmp_path, logs)
+    assert [(item.cause, item.ranks) for item in shown] == (
+        [("hang.collective_mismatch", culprits)] if culprits else []
+    )
 
 
 def test_timeouts_of_two_attempts_are_not_one_hang(tmp_path: Path) -> None:
     logs = {rank: hung(rank) for rank in range(3)}
-    assert not found(tmp_path, {**logs, 3: timeout(3, numel=8, at="13:00:00") + status(3)})
+    assert not findings_of(tmp_path, {**logs, 3: timeout(3, numel=8, at="13:00:00") + status(3)})
     (tmp_path / "rank_3.log").unlink()
-    assert not found(tmp_path, {**logs, 2: hung(2) + hung(2, seq=80, numel=8), 1: hung(1, numel=8)})
+    assert not findings_of(tmp_path, {**logs, 2: hung(2) + hung(2, seq=80, numel=8), 1: hung(1, numel=8)})
 
 
 def test_all_agree(tmp_path: Path) -> None:
-    assert not found(tmp_path, {rank: hung(rank) for rank in range(4)})
-    assert told(tmp_path) == ("Ranks 0-3 wait in the same call: all_reduce of 1,024 elements, #42 of group default_pg.")
+    assert not findings_of(tmp_path, {rank: hung(rank) for rank in range(4)})
+    assert report_text(tmp_path) == (
+        "Ranks 0-3 wait in the same call: all_reduce of 1,024 elements, #42 of group default_pg."
+    )
 
 
 def signal(rank: int, enqueued: int = 41, completed: int = 41) -> str:
@@ -434,37 +460,37 @@ def signal(rank: int, enqueued: int = 41, completed: int = 41) -> str:
 
 
 def test_a_call_that_only_one_rank_makes(tmp_path: Path) -> None:
-    (one,) = found(tmp_path, {0: hung(0, numel=1), **{rank: signal(rank) for rank in (1, 2, 3)}})
-    assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (0,), (1, 2, 3))
+    (finding,) = findings_of(tmp_path, {0: hung(0, numel=1), **{rank: signal(rank) for rank in (1, 2, 3)}})
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.conditional_collective", (0,), (1, 2, 3))
     assert (
         "Only rank 0 calls all_reduce of 1 element (#42); ranks 1-3 made no call after a collective (#41)"
-        in one.summary
+        in finding.summary
     )
-    assert {item.file for item in one.evidence} == {"rank_0.log", "rank_1.log"}
+    assert {item.file for item in finding.evidence} == {"rank_0.log", "rank_1.log"}
 
 
 def test_a_rank_that_never_came(tmp_path: Path) -> None:
-    (one,) = found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: signal(3)})
-    assert (one.cause, one.ranks, one.victims) == ("hang.host_stall", (3,), (0, 1, 2))
-    assert "last call was #41, and it completed" in one.summary and one.confidence == 0.65
+    (finding,) = findings_of(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: signal(3)})
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.host_stall", (3,), (0, 1, 2))
+    assert "last call was #41, and it completed" in finding.summary and finding.confidence == 0.65
 
 
-@pytest.mark.parametrize("odd", [signal(3, 7, 7), signal(3, 41, 40), signal(3, 42, 41), signal(3, -1, -1)])
-def test_counters_that_do_not_meet_the_others_say_nothing(tmp_path: Path, odd: str) -> None:
+@pytest.mark.parametrize("uneven", [signal(3, 7, 7), signal(3, 41, 40), signal(3, 42, 41), signal(3, -1, -1)])
+def test_counters_that_do_not_meet_the_others_say_nothing(tmp_path: Path, uneven: str) -> None:
     """A status counts sends and receives as well."""
-    assert not found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: odd})
+    assert not findings_of(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: uneven})
 
 
 def test_a_rank_that_waits_in_another_group_is_not_called_late(tmp_path: Path) -> None:
     logs = {rank: hung(rank) for rank in (0, 1, 2)}
-    assert not found(tmp_path, {**logs, 3: in_group(3, "5", 1, seq=9) + signal(3)})
+    assert not findings_of(tmp_path, {**logs, 3: in_group(3, "5", 1, seq=9) + signal(3)})
 
 
 def test_a_rank_that_raised_is_the_cause(tmp_path: Path) -> None:
     raised = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/train.py", line 5, in f\n'
     raised += "[rank3]: ValueError: bad batch\n"
-    (one,) = found(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: raised + signal(3)})
-    assert (one.cause, one.ranks) == ("hang.rank_raised", (3,))
+    (finding,) = findings_of(tmp_path, {**{rank: hung(rank) for rank in (0, 1, 2)}, 3: raised + signal(3)})
+    assert (finding.cause, finding.ranks) == ("hang.rank_raised", (3,))
 
 
 def old(rank: int, numel: int) -> str:
@@ -477,7 +503,7 @@ def old(rank: int, numel: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "blamed"),
+    ("sizes", "culprits"),
     [
         ({0: 4096, 1: 4096, 2: 2048, 3: 4096}, (2,)),
         ({0: 4096, 1: 2048}, None),  # They may be the ranks of two groups.
@@ -485,11 +511,13 @@ def old(rank: int, numel: int) -> str:
     ],
 )
 def test_ranks_that_only_their_lines_number_are_compared_where_none_is_missing(
-    tmp_path: Path, sizes: dict[int, int], blamed: tuple[int, ...] | None
+    tmp_path: Path, sizes: dict[int, int], culprits: tuple[int, ...] | None
 ) -> None:
     (tmp_path / "job.log").write_text("".join(old(rank, numel) for rank, numel in sizes.items()))
-    confirmed = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks) for one in confirmed] == ([("hang.signature_mismatch", blamed)] if blamed else [])
+    confirmed = [finding for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"]
+    assert [(item.cause, item.ranks) for item in confirmed] == (
+        [("hang.signature_mismatch", culprits)] if culprits else []
+    )
 
 
 BLOCKED = (
@@ -511,7 +539,7 @@ def test_a_gather_tells_whether_all_of_its_ranks_are_there(
 ) -> None:
     text = BLOCKED.format(0, 0, 4096, 4096 * times) + BLOCKED.format(1, place, 96, 96 * times)
     (tmp_path / "job.log").write_text(text)
-    assert [one.cause for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == causes
+    assert [finding.cause for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"] == causes
 
 
 def divergence(folder: Path, *logs: str) -> Divergence | None:
@@ -529,15 +557,20 @@ def divergence(folder: Path, *logs: str) -> Divergence | None:
     ],
 )
 def test_the_lines_give_the_same_kind_of_result_as_histories(tmp_path: Path, last: str, kind: str) -> None:
-    found = divergence(tmp_path, hung(0), hung(1), last)
-    assert found is not None and (found.kind, found.culprits, found.peers, found.position) == (kind, (2,), (0, 1), 42)
-    assert found.key.desc == "default_pg" and not found.tie and found.confidence == 0.78
-    assert found.majority.text == "all_reduce of 1,024 elements" and [line.rank for line in found.lines] == [2, 0]
+    result = divergence(tmp_path, hung(0), hung(1), last)
+    assert result is not None and (result.kind, result.culprits, result.peers, result.position) == (
+        kind,
+        (2,),
+        (0, 1),
+        42,
+    )
+    assert result.key.desc == "default_pg" and not result.tie and result.confidence == 0.78
+    assert result.majority.text == "all_reduce of 1,024 elements" and [line.rank for line in result.lines] == [2, 0]
 
 
 def test_a_tie_is_less_sure(tmp_path: Path) -> None:
-    found = divergence(tmp_path, hung(0), hung(1, op="BROADCAST"))
-    assert found is not None and found.tie and found.culprits == (0, 1) and found.confidence == 0.72
+    result = divergence(tmp_path, hung(0), hung(1, op="BROADCAST"))
+    assert result is not None and result.tie and result.culprits == (0, 1) and result.confidence == 0.72
 
 
 def test_positions_that_differ_leave_it_open(tmp_path: Path) -> None:
@@ -566,7 +599,7 @@ def test_the_sizes_of_a_coalesced_block_may_show_its_operation(
         "or timeout) detected by watchdog at work: 610, last enqueued NCCL work: 616, last completed NCCL work: 609.\n"
     )
     (tmp_path / "job.log").write_text("".join(line.format(rank, *pair) for rank, pair in enumerate(sizes)))
-    sure = [one.cause for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    sure = [finding.cause for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"]
     assert sure == ([cause] if cause else [])
 
 
@@ -579,8 +612,8 @@ def test_the_source_shows_more_than_the_two_calls(tmp_path: Path) -> None:
     for file, kind in ((script, "added"), (tmp_path / "gone.py", "other_operation")):
         stack = STACK.replace("log_metrics", "main").replace("/job/train.py:{line}", f"{file}:{{line}}")
         steps = [hung(rank) + stack.format(rank=rank, line=5) for rank in (1, 2)]
-        found = divergence(tmp_path, hung(0, numel=1) + stack.format(rank=0, line=4), *steps)
-        assert found is not None and (found.kind, found.culprits, found.confidence) == (kind, (0,), 0.78)
+        result = divergence(tmp_path, hung(0, numel=1) + stack.format(rank=0, line=4), *steps)
+        assert result is not None and (result.kind, result.culprits, result.confidence) == (kind, (0,), 0.78)
 
 
 DUMP_SIGNAL = (
@@ -605,6 +638,6 @@ def test_a_timeout_without_a_group_is_of_the_default_group_if_its_rank_is_global
     )
     lines = [line.format(rank, rank % modulo) for rank in (4, 5, 6)] + [line.format(7, 7)]
     (tmp_path / "job.log").write_text("".join(lines) + named + DUMP_SIGNAL.format(0) + DUMP_SIGNAL.format(2))
-    sure = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    found = [(one.cause, one.ranks, one.victims) for one in sure]
-    assert (found == [("hang.host_stall", (0, 2), (4, 5, 6, 7))]) == joined
+    sure = [finding for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"]
+    rows = [(item.cause, item.ranks, item.victims) for item in sure]
+    assert (rows == [("hang.host_stall", (0, 2), (4, 5, 6, 7))]) == joined

@@ -36,9 +36,9 @@ def test_all_parts_in_their_order() -> None:
 
 
 def test_two_ways_to_one_line_are_two_calls_by_path_and_one_by_line() -> None:
-    one, other = call(1, callers=[frame(1, "train")]), call(2, callers=[frame(2, "evaluate")])
-    assert at_line(one) == at_line(other) and on_path(one) != on_path(other)
-    assert at_line(one) != at_line(call(1, size=9))
+    first, other = call(1, callers=[frame(1, "train")]), call(2, callers=[frame(2, "evaluate")])
+    assert at_line(first) == at_line(other) and on_path(first) != on_path(other)
+    assert at_line(first) != at_line(call(1, size=9))
 
 
 def test_a_backward_pass_is_told_by_its_recorder_or_by_torch_and_by_no_name_of_the_user() -> None:
@@ -47,9 +47,9 @@ def test_a_backward_pass_is_told_by_its_recorder_or_by_torch_and_by_no_name_of_t
     user = {"name": "step", "filename": "/job/train.py", "line": 5}
     for name in ("backward", "_engine_run_backward"):
         torch = {"name": name, "filename": "/x/site-packages/torch/autograd/graph.py", "line": 824}
-        made = call(1)
-        made.frames = [torch, user]
-        assert in_backward(settle(made))
+        result = call(1)
+        result.frames = [torch, user]
+        assert in_backward(settle(result))
     assert not in_backward(call(1, region="forward"))
 
 
@@ -68,10 +68,10 @@ def test_two_calls_of_one_function_with_the_same_tensors_replace_each_other() ->
 
 
 def test_one_signature_for_what_ranks_must_agree_on() -> None:
-    one, other = Wire("all_reduce", (8,), ("float32",)), Wire("all_reduce", (9,), ("float32",))
-    assert signature(one) == signature(Wire("all_reduce", (8,), ("float32",))) != signature(other)
-    assert 0 < signature(one) < 1 << 64
-    assert agree(one, one) and agree(one, Wire("all_reduce", (), ())) and not agree(one, other)
+    wire, other = Wire("all_reduce", (8,), ("float32",)), Wire("all_reduce", (9,), ("float32",))
+    assert signature(wire) == signature(Wire("all_reduce", (8,), ("float32",))) != signature(other)
+    assert 0 < signature(wire) < 1 << 64
+    assert agree(wire, wire) and agree(wire, Wire("all_reduce", (), ())) and not agree(wire, other)
 
 
 @pytest.mark.parametrize(("root", "other", "same"), [(0, 1, True), (0, 0, False), (None, None, True), (0, None, True)])

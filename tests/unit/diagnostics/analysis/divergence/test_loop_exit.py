@@ -29,8 +29,8 @@ def backward(*sizes: int) -> list[Op]:
     return [*sent[:-1], Op(size=sizes[-1], line=12, backward=True)]
 
 
-def job(world: int, usual: list[Op], odd: dict[int, list[Op]], **more: Any) -> Job:
-    return Job({**{rank: list(usual) for rank in range(world)}, **odd}, **more)
+def job(world: int, common: list[Op], differing: dict[int, list[Op]], **more: Any) -> Job:
+    return Job({**{rank: list(common) for rank in range(world)}, **differing}, **more)
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -46,9 +46,9 @@ def test_a_rank_that_never_entered_the_backward_pass_ran_fewer_steps(
     write(tmp_path, played)
     # Programs save and log on rank 0 alone, in the loop as well as behind it: without their text both stay possible.
     causes = ["uneven_iterations"] if culprit else ["conditional_collective", "uneven_iterations"]
-    found = evidence(tmp_path, world_size=world)
-    assert confirmed(found) == [(cause, (culprit,)) for cause in causes]
-    sure = {finding.cause for finding in detect(found) if finding.status == "confirmed" and finding.confidence >= SURE}
+    result = evidence(tmp_path, world_size=world)
+    assert confirmed(result) == [(cause, (culprit,)) for cause in causes]
+    sure = {finding.cause for finding in detect(result) if finding.status == "confirmed" and finding.confidence >= SURE}
     assert sure == ({"hang.uneven_iterations"} if culprit else set())
 
 
@@ -80,16 +80,16 @@ INNER, ROUND = Op(line=31, function="run_epoch", caller=48), Op("barrier", line=
 def test_who_made_as_many_calls_as_in_the_round_before_left_the_last_one_out(
     tmp_path: Path, world: int, ranks: tuple[int, ...]
 ) -> None:
-    usual = [*[INNER] * 4, ROUND] * 4
-    skips = [*usual[:14], *usual[15:]]
-    write(tmp_path, job(world, usual, {1: skips}, backend="gloo"))
+    original = [*[INNER] * 4, ROUND] * 4
+    skips = [*original[:14], *original[15:]]
+    write(tmp_path, job(world, original, {1: skips}, backend="gloo"))
     assert confirmed(evidence(tmp_path, world_size=world)) == [("conditional_collective", ranks)]
 
 
 @pytest.mark.parametrize("more", [3, 5])
 def test_who_ran_the_inner_loop_otherwise_in_the_first_round_ran_other_steps(tmp_path: Path, more: int) -> None:
-    odd = [*[INNER] * more, ROUND, *[INNER] * 4, ROUND]
-    write(tmp_path, job(3, [*[INNER] * 4, ROUND] * 2, {1: odd}, backend="gloo"))
+    rounds = [*[INNER] * more, ROUND, *[INNER] * 4, ROUND]
+    write(tmp_path, job(3, [*[INNER] * 4, ROUND] * 2, {1: rounds}, backend="gloo"))
     assert confirmed(evidence(tmp_path, world_size=3)) == [("uneven_iterations", (1,))]
 
 
@@ -117,9 +117,9 @@ def with_text(folder: Path, text: str, played: Job, age_s: float) -> Evidence:
         for entry in dump["entries"]:
             entry["frames"] = [{**frame, "filename": str(program)} for frame in entry["frames"][1:2]]
         (folder / f"tr_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    found = evidence(folder, world_size=len(played.programs))
-    found.files["flight"] = [file for file in found.handles(FlightFile) if file.file.startswith("tr_")]
-    return found
+    result = evidence(folder, world_size=len(played.programs))
+    result.files["flight"] = [file for file in result.handles(FlightFile) if file.file.startswith("tr_")]
+    return result
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -136,24 +136,24 @@ def with_text(folder: Path, text: str, played: Job, age_s: float) -> Evidence:
 def test_the_programs_text_says_whether_the_call_is_in_the_loop(
     tmp_path: Path, line: int, then: str, cause: str, culprit: int, world: int
 ) -> None:
-    usual = [Op(line=3)] * 9
-    played = job(world, usual, {culprit: [*usual[:4], Op("barrier", line=line)]}, backend="gloo")
+    original = [Op(line=3)] * 9
+    played = job(world, original, {culprit: [*original[:4], Op("barrier", line=line)]}, backend="gloo")
     assert confirmed(with_text(tmp_path, TEXT.format(then=then), played, 60)) == [(cause, (culprit,))]
 
 
 @pytest.mark.parametrize(("text", "age_s"), [(TEXT, -60), ("def train(:", 60), ("", 60)])
 def test_without_text_of_that_time_both_are_offered(tmp_path: Path, text: str, age_s: float) -> None:
     """Younger than the calls, no Python, other lines: what it says is not of this program."""
-    usual = [Op(line=3)] * 9
-    played = job(3, usual, {1: [*usual[:4], Op("barrier", line=6)]}, backend="gloo")
-    found = [one for one in detect(with_text(tmp_path, text, played, age_s)) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks) for one in found] == [
+    original = [Op(line=3)] * 9
+    played = job(3, original, {1: [*original[:4], Op("barrier", line=6)]}, backend="gloo")
+    findings = [item for item in detect(with_text(tmp_path, text, played, age_s)) if item.status == "confirmed"]
+    assert [(item.cause, item.ranks) for item in findings] == [
         ("hang.conditional_collective", (1,)),
         ("hang.uneven_iterations", (1,)),
     ]
-    for one in found:
-        assert one.confidence < 0.5 and "the recorded calls do not show which" in one.summary
-        assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["make", "make"]
+    for finding in findings:
+        assert finding.confidence < 0.5 and "the recorded calls do not show which" in finding.summary
+        assert sorted(remedy.change.split()[0] for remedy in finding.remedies) == ["make", "make"]
 
 
 def test_a_function_that_calls_the_one_with_the_loop_is_behind_it(tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_a_function_that_calls_the_one_with_the_loop_is_behind_it(tmp_path: Path
         "def train(model):\n    for step in range(9):\n        all_reduce()\n\n"
         "def main():\n    train(None)\n    barrier()\n\nmain()\n"
     )
-    usual = [Op(line=3)] * 9
-    played = job(3, usual, {1: [*usual[:4], Op("all_gather", 2, line=7, function="main")]}, backend="gloo")
+    original = [Op(line=3)] * 9
+    played = job(3, original, {1: [*original[:4], Op("all_gather", 2, line=7, function="main")]}, backend="gloo")
     assert confirmed(with_text(tmp_path, text, played, 60)) == [("uneven_iterations", (1,))]
 
 
@@ -171,8 +171,8 @@ def test_an_if_and_its_else_are_two_branches(tmp_path: Path) -> None:
         "def train():\n    for step in range(9):\n        if step:\n"
         "            one()\n        else:\n            two()\n"
     )
-    usual = [Op(line=6)] * 9
-    played = job(3, usual, {1: [*usual[:4], Op("broadcast", 5, line=4)]}, backend="gloo")
+    original = [Op(line=6)] * 9
+    played = job(3, original, {1: [*original[:4], Op("broadcast", 5, line=4)]}, backend="gloo")
     assert confirmed(with_text(tmp_path, text, played, 60)) == [("collective_mismatch", (1,))]
 
 
@@ -200,11 +200,13 @@ def test_a_condition_on_one_rank_shows_who_makes_the_call_alone(
     tmp_path: Path, condition: str, certain: bool, world: int
 ) -> None:
     """Behind an inner loop, in an outer one: the others may be in its next round."""
-    usual = [Op(line=3, function="train")] * 18
-    played = job(world, usual, {0: [*usual[:9], Op("all_gather", 2, line=6, function="validate")]}, backend="gloo")
-    found = detect(with_text(tmp_path, ROUNDS.format(condition=condition), played, 60))
-    (one,) = [one for one in found if one.status == "confirmed"]
-    assert (one.cause, one.confidence > 0.9) == ("hang.conditional_collective", certain)
+    original = [Op(line=3, function="train")] * 18
+    played = job(
+        world, original, {0: [*original[:9], Op("all_gather", 2, line=6, function="validate")]}, backend="gloo"
+    )
+    findings = detect(with_text(tmp_path, ROUNDS.format(condition=condition), played, 60))
+    (finding,) = [item for item in findings if item.status == "confirmed"]
+    assert (finding.cause, finding.confidence > 0.9) == ("hang.conditional_collective", certain)
 
 
 DRAWN = """\
@@ -222,11 +224,13 @@ def test_a_branch_later_in_the_loop_shows_who_deviates_before_the_loop_repeats(
     tmp_path: Path, world: int, condition: str
 ) -> None:
     """Too few rounds for a prediction: a rank at the later line did not skip the first line of the next round."""
-    usual = [Op("broadcast", 4, line=2, function="main"), *[Op(line=4, function="main")] * 2]
-    odd = {1: [*usual[:2], Op("all_gather", 2, line=6, function="main")]}
-    found = detect(with_text(tmp_path, DRAWN.format(condition=condition), job(world, usual, odd, backend="gloo"), 60))
-    (one,) = [one for one in found if one.status == "confirmed"]
-    assert (one.cause, one.ranks, one.where[0].line) == ("hang.conditional_collective", (1,), 6)
+    ops = [Op("broadcast", 4, line=2, function="main"), *[Op(line=4, function="main")] * 2]
+    uneven = {1: [*ops[:2], Op("all_gather", 2, line=6, function="main")]}
+    findings = detect(
+        with_text(tmp_path, DRAWN.format(condition=condition), job(world, ops, uneven, backend="gloo"), 60)
+    )
+    (finding,) = [item for item in findings if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks, finding.where[0].line) == ("hang.conditional_collective", (1,), 6)
 
 
 def test_rounds_say_nothing_of_a_branch_that_comes_after_varying_numbers_of_them(tmp_path: Path) -> None:
@@ -237,11 +241,11 @@ def test_rounds_say_nothing_of_a_branch_that_comes_after_varying_numbers_of_them
         Op("all_gather", 2, line=6, function="main"),
     )
     past = [first, *[each for count in (19, 21, 17, 20) for each in (*[step] * count, save)]]
-    usual, odd = [*past, *[step] * 20], {1: [*past, *[step] * 18, save]}
-    folder = with_text(tmp_path, DRAWN.format(condition="clock.due()"), job(2, usual, odd, backend="gloo"), 120)
-    found = {one.cause: one for one in detect(folder) if one.status == "confirmed"}
-    assert found["hang.conditional_collective"].ranks == (1,)
-    assert all(one.confidence < SURE for cause, one in found.items() if cause == "hang.uneven_iterations")
+    original, uneven = [*past, *[step] * 20], {1: [*past, *[step] * 18, save]}
+    folder = with_text(tmp_path, DRAWN.format(condition="clock.due()"), job(2, original, uneven, backend="gloo"), 120)
+    by_cause = {finding.cause: finding for finding in detect(folder) if finding.status == "confirmed"}
+    assert by_cause["hang.conditional_collective"].ranks == (1,)
+    assert all(value.confidence < SURE for cause, value in by_cause.items() if cause == "hang.uneven_iterations")
 
 
 @pytest.mark.parametrize(("condition", "term"), [("rank == 0", "source one rank"), ("epoch % 2", "source within")])
@@ -266,49 +270,57 @@ def ended(*ranks: int) -> list[RankError]:
     return [RankError(rank, "launcher.log", 25, "", "", exit_code=0) for rank in ranks]
 
 
-def after_the_end(folder: Path, usual: list[Op], odd: list[Op], world: int) -> dict[str, Shown]:
+def after_the_end(folder: Path, common: list[Op], differing: list[Op], world: int) -> dict[str, Shown]:
     """Confirmed findings where rank 1 made `odd` and waits, and all others ended in order."""
-    write(folder, job(world, usual, {1: odd}, backend="gloo"))
+    write(folder, job(world, common, {1: differing}, backend="gloo"))
     done = ended(*(rank for rank in range(world) if rank != 1))
-    found = detect(evidence(folder, world_size=world, errors=done))
-    return {one.cause.removeprefix("hang."): one for one in found if one.status == "confirmed"}
+    findings = detect(evidence(folder, world_size=world, errors=done))
+    return {finding.cause.removeprefix("hang."): finding for finding in findings if finding.status == "confirmed"}
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_a_call_more_that_fitted_its_peers_is_told_by_its_line(tmp_path: Path, world: int) -> None:
     loop, extra = [Op(line=7, function="step")] * 20, Op(line=4, function="sync_metric")
-    found = after_the_end(tmp_path, loop, [*loop[:11], extra, *loop[11:]], world)
-    one = found["conditional_collective"]
-    assert (one.ranks, one.position, one.where[0].line) == ((1,), 12, 4)
-    assert set(one.victims) == set(range(world)) - {1} and "uneven_iterations" not in found
+    findings = after_the_end(tmp_path, loop, [*loop[:11], extra, *loop[11:]], world)
+    conditional_collective = findings["conditional_collective"]
+    assert (conditional_collective.ranks, conditional_collective.position, conditional_collective.where[0].line) == (
+        (1,),
+        12,
+        4,
+    )
+    assert set(conditional_collective.victims) == set(range(world)) - {1} and "uneven_iterations" not in findings
 
 
 def test_a_last_call_of_one_rank_is_told_by_a_vote(tmp_path: Path) -> None:
     loop, extra = [Op(line=7, function="step")] * 20, Op(size=1, line=4, function="sync_metric")
-    found = after_the_end(tmp_path / "four", loop, [*loop, extra], 4)
-    assert found["conditional_collective"].ranks == (1,)
+    findings = after_the_end(tmp_path / "four", loop, [*loop, extra], 4)
+    assert findings["conditional_collective"].ranks == (1,)
     assert "conditional_collective" not in after_the_end(tmp_path / "two", loop, [*loop, extra], 2)
-    found = after_the_end(tmp_path / "round", loop, [*loop, loop[0]], 4)
-    assert found["uneven_iterations"].ranks == (1,)
+    findings = after_the_end(tmp_path / "round", loop, [*loop, loop[0]], 4)
+    assert findings["uneven_iterations"].ranks == (1,)
 
 
 def test_a_last_call_whose_line_fitted_others_by_chance_is_told_by_that(tmp_path: Path) -> None:
     """As DDP's buffers in rank 0's evaluation: sent in place of those of the next step, until there is none."""
     step = [Op("broadcast", 4, line=20, function="train_epoch"), Op(line=22, function="train_epoch")]
     elsewhere = [Op("broadcast", 4, line=33, function="validate"), step[1]]
-    odd = [*step * 3, *elsewhere, *step * 2, *elsewhere, *step * 2, elsewhere[0]]
-    found = after_the_end(tmp_path, step * 9, odd, 2)
-    one = found["conditional_collective"]
-    assert (one.ranks, one.position, one.where[0].line) == ((1,), 19, 33)
-    assert "2 earlier calls from that line matched other calls of rank 0 by chance" in one.summary
+    uneven = [*step * 3, *elsewhere, *step * 2, *elsewhere, *step * 2, elsewhere[0]]
+    findings = after_the_end(tmp_path, step * 9, uneven, 2)
+    conditional_collective = findings["conditional_collective"]
+    assert (conditional_collective.ranks, conditional_collective.position, conditional_collective.where[0].line) == (
+        (1,),
+        19,
+        33,
+    )
+    assert "2 earlier calls from that line matched other calls of rank 0 by chance" in conditional_collective.summary
 
 
 def test_a_rank_that_ended_first_is_not_excused(tmp_path: Path) -> None:
     loop = [Op(line=6)] * 20
     write(tmp_path, job(4, loop, {1: loop[:6]}, backend="gloo"))
     shown = detect(evidence(tmp_path, world_size=4, errors=ended(1)))
-    found = {(one.cause, one.ranks) for one in shown if one.status == "confirmed"}
-    assert found == {("hang.rank_exited", (1,)), ("hang.uneven_iterations", (1,))}
+    rows = {(item.cause, item.ranks) for item in shown if item.status == "confirmed"}
+    assert rows == {("hang.rank_exited", (1,)), ("hang.uneven_iterations", (1,))}
 
 
 @pytest.mark.parametrize("culprit", [0, 3])
@@ -369,6 +381,6 @@ def test_real_ranks_of_gloo(tmp_path: Path, case: str, cause: str) -> None:
     ranks = [subprocess.Popen(command, cwd=tmp_path, env={**environment, "RANK": str(rank)}) for rank in range(2)]
     for process in ranks:
         process.wait(stretched(60))
-    found = evidence(tmp_path, world_size=2)
-    found.files["flight"] = [file for file in found.handles(FlightFile) if file.file.startswith("tr_")]
-    assert confirmed(found) == [(cause, (1,))]
+    result = evidence(tmp_path, world_size=2)
+    result.files["flight"] = [file for file in result.handles(FlightFile) if file.file.startswith("tr_")]
+    assert confirmed(result) == [(cause, (1,))]

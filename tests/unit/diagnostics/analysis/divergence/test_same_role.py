@@ -27,14 +27,14 @@ def played(changed: dict[int, list[Op]], steps: int = 6, **more: object) -> Job:
     return Job(programs, PAIRS, descriptions=TP, **more)
 
 
-def found(folder: Path, job: Job) -> Divergence | None:
+def divergence_of(folder: Path, job: Job) -> Divergence | None:
     write(folder, job)
     state = job_state.build(evidence(folder, world_size=8))
     return same_role.find(state.survey, state.reading.history, "nccl", state.survey.ranks)
 
 
 def test_a_pair_has_no_majority_and_its_counterparts_have(tmp_path: Path) -> None:
-    case = found(tmp_path, played({3: step(3, (12, 16))}))
+    case = divergence_of(tmp_path, played({3: step(3, (12, 16))}))
     assert case is not None and (case.culprits, case.kind, case.tie) == ((3,), "left_out", False)
     assert (case.majority.site.line, case.minority.site.line, case.majority_rank) == (14, 16, 2)
 
@@ -48,15 +48,15 @@ def test_a_pair_has_no_majority_and_its_counterparts_have(tmp_path: Path) -> Non
     ],
 )
 def test_the_kinds_are_those_of_any_divergence(tmp_path: Path, last: list[Op], kind: str) -> None:
-    case = found(tmp_path, played({5: last}))
+    case = divergence_of(tmp_path, played({5: last}))
     assert case is not None and (case.culprits, case.kind) == ((5,), kind)
 
 
 def test_a_rank_that_waits_in_a_group_where_nobody_differs(tmp_path: Path) -> None:
     save = Op(size=2, line=60, function="save")
-    case = found(tmp_path, played({6: [save]}))
+    case = divergence_of(tmp_path, played({6: [save]}))
     assert case is not None and (case.culprits, case.minority.key.name, case.majority.key.name) == ((6,), "0", "4")
-    (cause,) = (one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed")
+    (cause,) = (finding for finding in detect(evidence(tmp_path, world_size=8)) if finding.status == "confirmed")
     assert (cause.cause, cause.ranks) == ("hang.conditional_collective", (6,))
 
 
@@ -67,19 +67,19 @@ def test_roles_that_part_in_every_step_are_no_deviation(tmp_path: Path) -> None:
         own = [*step(rank), *[Op(size=5, line=40, group="1")] * (rank < 2)]
         own[0:1] = [Op("broadcast", 12, 12, own[0].group)] if rank > 5 else own[0:1]
         programs[rank] = own * 6
-    assert found(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
+    assert divergence_of(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
 
 
 def test_what_a_whole_group_does_once_is_its_own_matter(tmp_path: Path) -> None:
     alone = [Op(size=5, line=40, group="1")]
     programs = {rank: [*step(rank) * 5, *alone * (rank < 2), *step(rank)] for rank in range(8)}
     programs[4] = programs[4][:-2]
-    assert found(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
+    assert divergence_of(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
 
 
 def test_two_ranks_are_a_tie(tmp_path: Path) -> None:
     job = Job({0: step(0) * 6, 1: [*step(1) * 5, *step(1, (12, 16))]}, {"1": [0, 1]}, descriptions=TP)
-    case = found(tmp_path, job)
+    case = divergence_of(tmp_path, job)
     assert case is not None and case.tie and case.culprits == (0, 1)
 
 
@@ -89,7 +89,7 @@ def test_other_groups_of_the_kind_tell_which_side_of_a_tie_is_usual(tmp_path: Pa
     programs = {rank: [Op(size=9, line=12, group=str(1 + rank // 2))] * 8 for rank in range(6)}
     programs[3][-1] = replace(programs[3][-1], name="broadcast")
     write(tmp_path, Job(programs, groups, descriptions=TP))
-    (cause,) = (one for one in detect(evidence(tmp_path, world_size=6)) if one.status == "confirmed")
+    (cause,) = (finding for finding in detect(evidence(tmp_path, world_size=6)) if finding.status == "confirmed")
     assert (cause.cause, cause.ranks) == ("hang.collective_mismatch", (3,))
 
 
@@ -105,12 +105,12 @@ def test_a_late_rank_elsewhere_does_not_make_a_cycle_one_of_two_orders(tmp_path:
     programs[5] = [*programs[5][:-8], *last[5]]
     described = TP | dict.fromkeys(columns, "dp")
     write(tmp_path, Job(programs, PAIRS | columns, descriptions=described))
-    confirmed = [one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed"]
-    assert sorted(one.ranks for one in confirmed) == [(1,), (5,)]  # It was all of 4 to 7, for the order of groups.
+    confirmed = [finding for finding in detect(evidence(tmp_path, world_size=8)) if finding.status == "confirmed"]
+    assert sorted(item.ranks for item in confirmed) == [(1,), (5,)]  # It was all of 4 to 7, for the order of groups.
 
 
 def test_of_a_large_job_the_ranks_in_question_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(same_role, "MOST_RANKS", 4)
     write(tmp_path, played({7: step(7, (12, 16))}))
-    (cause,) = (one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed")
+    (cause,) = (finding for finding in detect(evidence(tmp_path, world_size=8)) if finding.status == "confirmed")
     assert (cause.cause, cause.ranks) == ("hang.conditional_collective", (7,))

@@ -26,8 +26,8 @@ from diagnostics.analysis.divergence.sequences import (
     ],
 )
 def test_the_longest_repeated_past(past: str, context: int, size: int) -> None:
-    found = predict(past)
-    assert found == Prediction(context, size)
+    prediction = predict(past)
+    assert prediction == Prediction(context, size)
     assert past[-size] == past[len(past) - size]
 
 
@@ -67,9 +67,9 @@ def test_common_prefixes_are_those_of_a_comparison_one_by_one(tokens: list[int])
 def test_a_loop_goes_on_as_before(body: list[int], rounds: int, data: st.DataObject) -> None:
     into = data.draw(st.integers(0, len(body) - 1))
     past = [*body * rounds, *body[:into]]
-    found = predict(past)
-    assert found is not None and found.whole and found.round == len(body)
-    assert past[-found.round] == body[into]
+    prediction = predict(past)
+    assert prediction is not None and prediction.whole and prediction.round == len(body)
+    assert past[-prediction.round] == body[into]
 
 
 TOKENS = st.lists(st.integers(0, 3), min_size=3, max_size=30)
@@ -115,8 +115,8 @@ def test_more_calls_than_one_edit_may_move_are_not_one() -> None:
 
 def test_long_histories_are_compared_up_to_a_limit() -> None:
     rest = list(range(5, 3 * LONGEST))
-    found = smallest_edit([NEW * -1, *rest], rest)
-    assert found is not None and found.agreeing == LONGEST - 1
+    edit = smallest_edit([NEW * -1, *rest], rest)
+    assert edit is not None and edit.agreeing == LONGEST - 1
 
 
 @settings(max_examples=50)
@@ -130,14 +130,14 @@ def test_a_planted_run_is_found_on_the_side_that_has_it(rest: list[int], count: 
 @settings(max_examples=50)
 @given(TOKENS, TOKENS)
 def test_the_edit_found_makes_all_later_calls_agree(majority: list[int], minority: list[int]) -> None:
-    found = smallest_edit(majority, minority)
-    if found is None:
+    edit = smallest_edit(majority, minority)
+    if edit is None:
         return
     ours, theirs = list(majority), list(minority)
-    if found.kind != "insert":
-        del ours[: found.count]
-    if found.kind != "drop":
-        del theirs[: found.count]
+    if edit.kind != "insert":
+        del ours[: edit.count]
+    if edit.kind != "drop":
+        del theirs[: edit.count]
     size = min(len(ours), len(theirs))
     assert ours[:size] == theirs[:size]
-    assert found.agreeing == size + (2 if found.kind == "swap" else 0)
+    assert edit.agreeing == size + (2 if edit.kind == "swap" else 0)

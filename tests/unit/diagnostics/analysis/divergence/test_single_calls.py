@@ -31,25 +31,30 @@ def call(op: str, *stack: Frame, seq: int = 4, region: str = "") -> Call:
 
 def test_a_misfit_names_both_ends_and_the_bytes() -> None:
     sent, taken = call("all_to_all", seq=7), call("all_to_all", seq=7)
-    found = misfit(Misfit(sender=1, receiver=3, sent=64, expected=32, calls=(sent, taken)))
-    assert (found.kind, found.culprits, found.payload) == ("other_arguments", (1, 3), (64, 32))
-    assert (found.majority_rank, found.minority_rank, found.position, found.tie) == (3, 1, 7, False)
+    divergence = misfit(Misfit(sender=1, receiver=3, sent=64, expected=32, calls=(sent, taken)))
+    assert (divergence.kind, divergence.culprits, divergence.payload) == ("other_arguments", (1, 3), (64, 32))
+    assert (divergence.majority_rank, divergence.minority_rank, divergence.position, divergence.tie) == (3, 1, 7, False)
 
 
 def test_a_call_against_a_backward_pass_that_came_to_it_later_is_one_behind_the_loop() -> None:
     minority = call("barrier", Frame("/job/train.py", 30, "main"))
     majority = call("all_reduce", Frame("/job/train.py", 12, "step"), region="backward")
-    found = outside_backward((0, 1, 3), (2,), majority, minority, came_later=True)
-    assert found is not None and found.kind == "fewer_iterations"
-    assert (found.majority_rank, found.minority_rank, found.culprits, found.peers) == (0, 2, (2,), (0, 1, 3))
-    assert [term.name for term in found.explanation.terms] == ["peers came later"]
+    divergence = outside_backward((0, 1, 3), (2,), majority, minority, came_later=True)
+    assert divergence is not None and divergence.kind == "fewer_iterations"
+    assert (divergence.majority_rank, divergence.minority_rank, divergence.culprits, divergence.peers) == (
+        0,
+        2,
+        (2,),
+        (0, 1, 3),
+    )
+    assert [term.name for term in divergence.explanation.terms] == ["peers came later"]
 
 
 def test_a_call_against_a_backward_pass_is_weighed_by_where_it_stands() -> None:
     minority = call("barrier", Frame("/job/train.py", 13, "step"))
     majority = call("all_reduce", Frame("/job/train.py", 12, "step"), Frame("/job/train.py", 40, "main"))
-    found = outside_backward((0, 1), (2,), majority, minority, came_later=False)
-    assert found is not None and "next line" in {term.name for term in found.explanation.terms}
+    divergence = outside_backward((0, 1), (2,), majority, minority, came_later=False)
+    assert divergence is not None and "next line" in {term.name for term in divergence.explanation.terms}
 
 
 EPOCHS = """\
@@ -70,8 +75,8 @@ def test_a_call_behind_a_loop_further_in_was_made_by_who_left_that_loop(tmp_path
     minority = replace(call("all_reduce", Frame(file, 7, "main")), created_s=4e9)
     stack = (Frame(file, 3, "epoch"), Frame(file, 6, "main"))
     majority = replace(call("all_reduce", *stack, region="backward"), created_s=4e9)
-    found = outside_backward((0, 1), (2,), majority, minority, came_later=False)
-    assert found is not None and (found.kind, found.culprits) == ("fewer_iterations", (2,))
+    divergence = outside_backward((0, 1), (2,), majority, minority, came_later=False)
+    assert divergence is not None and (divergence.kind, divergence.culprits) == ("fewer_iterations", (2,))
 
 
 @pytest.fixture
@@ -81,16 +86,16 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def parted(path: Path, *terms: str) -> Divergence:
+def divergence_of(path: Path, *terms: str) -> Divergence:
     """Rank 2 waits behind the loop, the others in it."""
     majority, minority = (call(op, Frame(str(path), line, "train")) for op, line in (("all_reduce", 5), ("barrier", 6)))
-    majority, minority = (replace(one, created_s=path.stat().st_mtime + 1) for one in (majority, minority))
+    majority, minority = (replace(item, created_s=path.stat().st_mtime + 1) for item in (majority, minority))
     explanation = Explanation("insert", "after", (majority, minority), (position("source after"),))
     return Divergence(Vote(KEY, 0, ((0, 1), (2,))), 0, 2, majority, minority, explanation, (2,), tie=False)
 
 
 def test_loop_variables_tell_who_left_the_loop_early(program: Path) -> None:
-    divergence, place = parted(program), (str(program), "train")
+    divergence, place = divergence_of(program), (str(program), "train")
     early = by_lines(divergence, {place: {"step": 9}}, {place: {"step": 7}}, default_group=True)
     assert early == divergence and early.kind == "fewer_iterations"
     alike = by_lines(divergence, {place: {"step": 9}}, {place: {"step": 9}}, default_group=True)
@@ -98,15 +103,15 @@ def test_loop_variables_tell_who_left_the_loop_early(program: Path) -> None:
 
 
 def test_without_variables_only_the_lines_speak(program: Path) -> None:
-    weak = by_lines(parted(program), {}, {}, default_group=True)
+    weak = by_lines(divergence_of(program), {}, {}, default_group=True)
     assert weak.kind == "fewer_iterations" and weak.explanation.terms == (support("past that line"),)
 
 
 @pytest.mark.parametrize("guess", [True, False])
 def test_a_guess_or_another_group_leaves_both_kinds_open(program: Path, guess: bool) -> None:
-    divergence = parted(program)
+    divergence = divergence_of(program)
     if guess:
         terms = (support("line unknown"),)
         divergence = replace(divergence, explanation=replace(divergence.explanation, terms=terms))
-    found = by_lines(divergence, {}, {}, default_group=guess)
-    assert (found.kind, found.explanation.alternatives) == ("added", ("fewer_iterations",))
+    result = by_lines(divergence, {}, {}, default_group=guess)
+    assert (result.kind, result.explanation.alternatives) == ("added", ("fewer_iterations",))

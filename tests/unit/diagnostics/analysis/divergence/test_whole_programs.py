@@ -28,7 +28,7 @@ EXTRA = call("evaluate", 7)
 
 
 def program(ranks: tuple[int, ...], calls: list[Call], iterations: int = 2) -> Program:
-    numbered = tuple(replace(one, seq=number) for number, one in enumerate(calls, 1))
+    numbered = tuple(replace(call, seq=number) for number, call in enumerate(calls, 1))
     return Program(ranks, numbered, {KEY: (0, 1, 2, 3)}, iterations)
 
 
@@ -37,73 +37,73 @@ def compared(majority: list[Call], minority: list[Call], iterations: tuple[int, 
     return compare_programs([program((0, 1, 3), majority, iterations[0]), program((2,), minority, iterations[1])])
 
 
-def found(majority: list[Call], minority: list[Call], iterations: tuple[int, int] = (2, 2)) -> Divergence:
+def divergence_of(majority: list[Call], minority: list[Call], iterations: tuple[int, int] = (2, 2)) -> Divergence:
     divergence = compared(majority, minority, iterations)
     assert divergence is not None
     assert (divergence.culprits, divergence.majority_rank, divergence.minority_rank) == ((2,), 0, 2)
     return divergence
 
 
-def site(one: Call) -> tuple[int, str]:
-    assert one.site is not None
-    return one.site.line, one.site.function
+def site(call: Call) -> tuple[int, str]:
+    assert call.site is not None
+    return call.site.line, call.site.function
 
 
 def test_a_call_that_the_others_never_make_though_it_fits_theirs() -> None:
-    divergence = found([A, B, C] * 3, [A, B, C, EXTRA, A, B, C, EXTRA, A, B, C])
+    divergence = divergence_of([A, B, C] * 3, [A, B, C, EXTRA, A, B, C, EXTRA, A, B, C])
     assert (divergence.kind, site(divergence.minority)) == ("added", (7, "evaluate"))
     assert (divergence.minority.seq, divergence.majority.seq) == (4, 4)
-    assert [one.seq for one in divergence.explanation.calls] == [4]
+    assert [call.seq for call in divergence.explanation.calls] == [4]
     assert (divergence.whole, divergence.ended, divergence.confidence >= 0.95) == (True, "", True)
 
 
 def test_a_call_that_only_one_rank_leaves_out() -> None:
-    divergence = found([A, B, C] * 3, [A, B, C, A, C, A, C])
+    divergence = divergence_of([A, B, C] * 3, [A, B, C, A, C, A, C])
     assert (divergence.kind, site(divergence.majority)) == ("left_out", (2, "forward"))
     assert (divergence.minority.seq, divergence.majority.seq) == (5, 5)
     assert divergence.explanation.calls == (divergence.majority,)
 
 
 def test_a_forward_more_is_placed_at_its_own_line() -> None:
-    again = [replace(one, stack=(one.stack[0], Frame("/job/train.py", 11, "main"))) for one in (A, B)]
-    divergence = found([A, B, C] * 2, [A, B, *again, C] * 2)
+    again = [replace(item, stack=(item.stack[0], Frame("/job/train.py", 11, "main"))) for item in (A, B)]
+    divergence = divergence_of([A, B, C] * 2, [A, B, *again, C] * 2)
     assert (divergence.kind, site(divergence.minority)) == ("added", (11, "main"))
     assert len(divergence.explanation.calls) == 2
 
 
 def test_another_number_of_steps_is_told_by_the_steps() -> None:
-    divergence = found([A, B, C] * 3, [A, B, C, A, B, C, EXTRA], iterations=(3, 2))
+    divergence = divergence_of([A, B, C] * 3, [A, B, C, A, B, C, EXTRA], iterations=(3, 2))
     assert (divergence.kind, divergence.minority.seq, divergence.iterations) == ("fewer_iterations", 7, (2, 3))
     assert divergence.explanation.calls == (divergence.majority, divergence.minority)
-    assert found([A, B, C], [A, B, C, A, B, C], iterations=(1, 2)).kind == "more_iterations"
+    assert divergence_of([A, B, C], [A, B, C, A, B, C], iterations=(1, 2)).kind == "more_iterations"
 
 
 def test_a_rank_whose_program_is_over_has_no_call_there() -> None:
-    divergence = found([A, B, C] * 3, [A, B, C], iterations=(3, 1))
+    divergence = divergence_of([A, B, C] * 3, [A, B, C], iterations=(3, 1))
     assert (divergence.ended, divergence.minority.seq, divergence.majority.seq) == ("minority", 3, 4)
 
 
 def test_whole_passes_again_are_iterations_and_parts_of_one_are_not() -> None:
     forward, backward = [call("f", 1, "forward", 1)], [call("b", line, "backward", 1) for line in (2, 3)]
     majority = [*forward, *backward, C] * 2
-    assert found(majority, [*forward, *backward, *backward, *backward, C] * 2).kind == "more_iterations"
-    assert found(majority, [*forward, *backward, backward[1], C] * 2).kind == "added"
+    assert divergence_of(majority, [*forward, *backward, *backward, *backward, C] * 2).kind == "more_iterations"
+    assert divergence_of(majority, [*forward, *backward, backward[1], C] * 2).kind == "added"
 
 
 def test_passes_without_regions_are_those_of_the_loops_lines() -> None:
     def at(line: int, *inner: int) -> list[Call]:
         frame = Frame("/job/train.py", line, "main")
-        return [replace(call("f", one), stack=(Frame("/job/train.py", one, "f"), frame)) for one in inner]
+        return [replace(call("f", item), stack=(Frame("/job/train.py", item, "f"), frame)) for item in inner]
 
     forward, backward = at(20, 1, 2), at(21, 3, 4)
     majority = [*forward, *backward, C] * 3
-    assert found(majority, [*forward, *backward, *backward, C] * 3).kind == "more_iterations"
-    assert found(majority, [*forward, *backward, backward[1], C] * 3).kind == "added"
+    assert divergence_of(majority, [*forward, *backward, *backward, C] * 3).kind == "more_iterations"
+    assert divergence_of(majority, [*forward, *backward, backward[1], C] * 3).kind == "added"
 
 
 def test_gradients_that_are_never_reduced() -> None:
     majority = [A, call("loss", 3, "backward", 1), C] * 2
-    divergence = found(majority, [A, C] * 2)
+    divergence = divergence_of(majority, [A, C] * 2)
     assert (divergence.kind, divergence.explanation.calls) == ("gradients_not_ready", (divergence.majority,))
 
 
@@ -136,7 +136,7 @@ def test_one_against_one_is_a_tie() -> None:
     divergence = compare_programs(both)
     assert divergence is not None
     assert (divergence.tie, divergence.culprits, divergence.vote.sides) == (True, (0, 1), ((0,), (1,)))
-    steps = [replace(one, iterations=2 + number) for number, one in enumerate(both)]
+    steps = [replace(item, iterations=2 + number) for number, item in enumerate(both)]
     assert compare_programs(steps) is None, "nothing says which number of steps is right"
     assert compare_programs(steps, 4) is None, "neither rank ran the requested number"
     early = compare_programs(steps, 3)
@@ -223,7 +223,7 @@ def planted(chance: random.Random, program: list[PathCall]) -> tuple[list[PathCa
     if kind == "insert":
         run = [path_call(90 + number) for number in range(count)]
         return [*program[:at], *run, *program[at:]], Change("insert", at, at, count)
-    other = [one._replace(wire=one.wire._replace(amounts=(4,))) for one in program[at : at + count]]
+    other = [item._replace(wire=item.wire._replace(amounts=(4,))) for item in program[at : at + count]]
     return [*program[:at], *other, *program[at + count :]], Change("arguments", at, at, count)
 
 
@@ -249,7 +249,7 @@ def test_histories_that_are_cut_off_say_nothing_about_their_ends(kind: str) -> N
     long = [path_call(number % 7) for number in range(LONGEST + 500)]
     short = [*long[:5], *long[6:]]
     pair = (long, short) if kind == "drop" else (short, long)
-    assert [(one.kind, one.majority_at, one.count) for one in align(*pair)] == [(kind, 5, 1)]
+    assert [(change.kind, change.majority_at, change.count) for change in align(*pair)] == [(kind, 5, 1)]
 
 
 def test_where_a_run_ends() -> None:

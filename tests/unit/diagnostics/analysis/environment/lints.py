@@ -20,21 +20,21 @@ class Worded:
     fix: str
 
 
-def worded(found: Lint) -> Worded:
-    text = lint_text(found)
-    return Worded(found.severity, found.variable, text.cause, text.message, text.fix)
+def worded(lint: Lint) -> Worded:
+    text = lint_text(lint)
+    return Worded(lint.severity, lint.variable, text.cause, text.message, text.fix)
 
 
-def found(
+def lints_of(
     variables: dict[str, str],
     nccl_version: tuple[int, ...] | None = None,
     nnodes: int | None = None,
     hardware: dict[str, Any] | None = None,
 ) -> dict[tuple[str, str, str], Worded]:
     texts = map(worded, lint(variables, nccl_version, nnodes, hardware or {}))
-    return {(one.variable, one.cause_id, one.severity): one for one in texts}
+    return {(text.variable, text.cause_id, text.severity): text for text in texts}
 
 
 def only(variables: dict[str, str], **situation: Any) -> Worded:
-    (one,) = found(variables, **situation).values()
-    return one
+    (finding,) = lints_of(variables, **situation).values()
+    return finding

@@ -15,11 +15,11 @@ def environment(ranks: dict[int, dict[str, str]], **more: object) -> JobEnvironm
 
 
 def lints(job: JobEnvironment) -> list[tuple[str, str, tuple[int, ...]]]:
-    return sorted((one.lint.variable, lint_text(one.lint).cause, one.ranks) for one in job.lints)
+    return sorted((lint.lint.variable, lint_text(lint.lint).cause, lint.ranks) for lint in job.lints)
 
 
 def disagreeing(job: JobEnvironment) -> list[RankLint]:
-    return [one for one in job.lints if one.lint.rule == "ranks_disagree"]
+    return [lint for lint in job.lints if lint.lint.rule == "ranks_disagree"]
 
 
 def test_a_lint_of_all_ranks_names_none_and_one_of_some_names_them() -> None:
@@ -30,15 +30,15 @@ def test_a_lint_of_all_ranks_names_none_and_one_of_some_names_them() -> None:
 
 def test_the_ranks_with_another_value_than_most_are_named() -> None:
     ranks = {rank: {"NCCL_ALGO": "Tree" if rank == 2 else "Ring"} for rank in range(4)}
-    (one,) = disagreeing(environment(ranks))
-    assert one.ranks == (2,)
-    assert lint_text(one.lint).message == "ranks disagree: 'Ring' on ranks 0, 1 and 3; 'Tree' on rank 2"
+    (rank_lint,) = disagreeing(environment(ranks))
+    assert rank_lint.ranks == (2,)
+    assert lint_text(rank_lint.lint).message == "ranks disagree: 'Ring' on ranks 0, 1 and 3; 'Tree' on rank 2"
 
 
 def test_at_a_tie_all_are_named() -> None:
     ranks = {rank: {"NCCL_ALGO": "Tree" if rank > 1 else "Ring"} for rank in range(4)}
-    (one,) = disagreeing(environment(ranks))
-    assert one.ranks == (0, 1, 2, 3)
+    (rank_lint,) = disagreeing(environment(ranks))
+    assert rank_lint.ranks == (0, 1, 2, 3)
 
 
 def test_variables_that_may_well_differ_are_left_alone() -> None:

@@ -40,7 +40,7 @@ def test_a_row_is_met_by_its_versions(bug: KnownBug) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "version", "told"),
+    ("variables", "version", "result"),
     [
         ({"NCCL_CUMEM_ENABLE": "0"}, (2, 26, 2), ["warning bug_met"]),
         ({"NCCL_CUMEM_ENABLE": "1"}, (2, 26, 2), []),
@@ -55,10 +55,10 @@ def test_a_row_is_met_by_its_versions(bug: KnownBug) -> None:
     ],
 )
 def test_a_setting_meets_or_avoids_the_bugs_of_a_version(
-    variables: dict[str, str], version: Version, told: list[str]
+    variables: dict[str, str], version: Version, result: list[str]
 ) -> None:
     lints = list(Installed({"nccl": version}).lints(variables))
-    assert [f"{lint.severity} {lint.rule}" for lint in lints] == told
+    assert [f"{lint.severity} {lint.rule}" for lint in lints] == result
     for lint in lints:
         text = lint_text(lint)
         assert "#" in text.message and text.fix
@@ -82,10 +82,10 @@ def test_what_goes_round_a_fault_takes_it_and_no_other_off_the_list(
     component: str, version: tuple[int, ...], name: str, value: str
 ) -> None:
     every = possible({component: version}, {})
-    left = possible({component: version}, {name: value})
-    gone = [bug for bug in every if bug not in left]
-    assert gone and all(name in bug.fix for bug in gone)
-    assert left == [bug for bug in every if bug not in gone]
+    known_bugs = possible({component: version}, {name: value})
+    bugs = [bug for bug in every if bug not in known_bugs]
+    assert bugs and all(name in bug.fix for bug in bugs)
+    assert known_bugs == [bug for bug in every if bug not in bugs]
     default = "0" if name.endswith("DISABLE") else "1"
     assert possible({component: version}, {name: default}) == every, "the default written out changes nothing"
 

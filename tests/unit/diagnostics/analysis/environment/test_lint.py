@@ -11,7 +11,7 @@ from tests.unit.diagnostics.analysis.environment.lints import RDMA
 
 def test_the_worst_comes_first():
     listed = lint({"NCCL_DEBUG": "INFO", "NCCL_QUUX": "1", "NCCL_BUFFSIZE": "4M"}, None, None, {})
-    assert [one.severity for one in listed] == ["error", "warning", "note"]
+    assert [item.severity for item in listed] == ["error", "warning", "note"]
 
 
 @given(
@@ -20,7 +20,7 @@ def test_the_worst_comes_first():
     st.sampled_from([None, 1, 2]),
 )
 def test_no_value_makes_it_fail(variables, nccl_version, nnodes):
-    for one in lint(variables, nccl_version, nnodes, {**RDMA, "nproc": 2, "nvlink": True}):
-        text = lint_text(one)
+    for item in lint(variables, nccl_version, nnodes, {**RDMA, "nproc": 2, "nvlink": True}):
+        text = lint_text(item)
         assert text.cause in by_id()
         assert text.message and text.fix

@@ -37,8 +37,8 @@ DEBUG = "env.debug_left_on"
     ],
 )
 def test_settings_that_fight_each_other(variables, variable, severity):
-    fights = [one for one in map(worded, lint(variables, None, None, {})) if one.cause_id == FIGHT]
-    assert [(one.variable, one.severity) for one in fights] == [(variable, severity)]
+    fights = [item for item in map(worded, lint(variables, None, None, {})) if item.cause_id == FIGHT]
+    assert [(fight.variable, fight.severity) for fight in fights] == [(variable, severity)]
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_settings_that_fight_each_other(variables, variable, severity):
     ],
 )
 def test_settings_that_go_together(variables):
-    assert not [one for one in map(worded, lint(variables, None, None, {})) if one.cause_id == FIGHT]
+    assert not [item for item in map(worded, lint(variables, None, None, {})) if item.cause_id == FIGHT]
 
 
 def test_a_log_file_for_many_processes():
     variables = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/tmp/nccl.log"}
     assert not lint(variables, None, None, {"nproc": 1})
-    one = only(variables, hardware={"nproc": 8})
-    assert one.fix == "NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log"
+    finding = only(variables, hardware={"nproc": 8})
+    assert finding.fix == "NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log"
     assert not lint({**variables, "NCCL_DEBUG_FILE": "/tmp/nccl.%p"}, None, None, {"nproc": 8})
 
 
@@ -80,4 +80,6 @@ def test_a_log_file_for_many_processes():
     ],
 )
 def test_what_is_for_debugging_or_risky(variables, cause, severity):
-    assert [(one.cause_id, one.severity) for one in map(worded, lint(variables, None, None, {}))] == [(cause, severity)]
+    assert [(item.cause_id, item.severity) for item in map(worded, lint(variables, None, None, {}))] == [
+        (cause, severity)
+    ]

@@ -8,9 +8,9 @@ WRONG = "env.wrong_interface"
 
 
 def test_rdma_that_is_there_but_switched_off():
-    one = only({"NCCL_IB_DISABLE": "1"}, nnodes=2, hardware=RDMA)
-    assert (one.cause_id, one.severity) == ("env.ib_disabled", "error")
-    assert "mlx5_0" in one.message
+    finding = only({"NCCL_IB_DISABLE": "1"}, nnodes=2, hardware=RDMA)
+    assert (finding.cause_id, finding.severity) == ("env.ib_disabled", "error")
+    assert "mlx5_0" in finding.message
     assert only({"NCCL_NET": "socket"}, nnodes=2, hardware=RDMA).cause_id == "env.ib_disabled"
     assert not lint({"NCCL_IB_DISABLE": "1"}, None, 1, RDMA), "within a node it changes nothing"
     assert not lint({"NCCL_IB_DISABLE": "1"}, None, 2, {"infiniband": []}), "there is no RDMA to use"
@@ -42,10 +42,10 @@ def test_interfaces_that_do_not_exist():
 
 
 def test_a_file_that_is_missing():
-    one = only({"NCCL_TOPO_FILE": "/opt/topo.xml"}, hardware={"missing_files": ["NCCL_TOPO_FILE"]})
-    assert (one.cause_id, one.severity) == (INVALID, "error")
+    finding = only({"NCCL_TOPO_FILE": "/opt/topo.xml"}, hardware={"missing_files": ["NCCL_TOPO_FILE"]})
+    assert (finding.cause_id, finding.severity) == (INVALID, "error")
 
 
 def test_odd_facts_of_the_machine_are_passed_over():
-    odd = {"nproc": "many", "interfaces": 3, "infiniband": None, "nvlink": "yes", "gpus": [1, {"name": None}, {}]}
-    assert not lint({"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"}, None, 2, odd)
+    uneven = {"nproc": "many", "interfaces": 3, "infiniband": None, "nvlink": "yes", "gpus": [1, {"name": None}, {}]}
+    assert not lint({"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0"}, None, 2, uneven)

@@ -5,7 +5,7 @@ import pytest
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
 from diagnostics.analysis.environment.rules_values import meant_by
-from tests.unit.diagnostics.analysis.environment.lints import found, only
+from tests.unit.diagnostics.analysis.environment.lints import lints_of, only
 
 UNKNOWN = "env.unknown_variable"
 OLD = "env.deprecated_variable"
@@ -31,10 +31,10 @@ OLD = "env.deprecated_variable"
     ],
 )
 def test_a_slip_is_named_with_what_was_meant(name, meant):
-    one = only({name: "1"})
-    assert (one.cause_id, one.severity) == (UNKNOWN, "error")
-    assert one.fix == f"rename it to {meant}"
-    assert one.message.endswith(f"did you mean {meant}?")
+    finding = only({name: "1"})
+    assert (finding.cause_id, finding.severity) == (UNKNOWN, "error")
+    assert finding.fix == f"rename it to {meant}"
+    assert finding.message.endswith(f"did you mean {meant}?")
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_a_slip_is_named_with_what_was_meant(name, meant):
     ],
 )
 def test_old_names_are_told_with_their_successor(name, severity, fix):
-    one = only({name: "1"})
-    assert (one.cause_id, one.severity, one.fix) == (OLD, severity, fix)
+    finding = only({name: "1"})
+    assert (finding.cause_id, finding.severity, finding.fix) == (OLD, severity, fix)
 
 
 def test_a_removed_name_is_fine_where_it_was_still_read():
     assert not lint({"NCCL_PROXY_PROFILE": "1"}, (2, 20, 5), None, {})
-    assert found({"NCCL_PROXY_PROFILE": "1"}, nccl_version=(2, 27, 3))
+    assert lints_of({"NCCL_PROXY_PROFILE": "1"}, nccl_version=(2, 27, 3))
     assert not lint({"NCCL_MNNVL": "1"}, (2, 20, 5), None, {}), "2.20 means all of 2.20"
 
 
 def test_a_name_that_is_newer_than_nccl():
-    one = only({"NCCL_RAS_ENABLE": "1"}, nccl_version=(2, 20, 5))
-    assert (one.cause_id, one.severity) == (UNKNOWN, "warning")
-    assert "2.24.3" in one.message
+    finding = only({"NCCL_RAS_ENABLE": "1"}, nccl_version=(2, 20, 5))
+    assert (finding.cause_id, finding.severity) == (UNKNOWN, "warning")
+    assert "2.24.3" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_nearest_needs_a_likeness():
     assert not meant_by("NCCL_QQQQ", catalogue().nccl, 0.8)
 
 
-@pytest.mark.parametrize(("nccl_version", "told"), [((2, 16), False), ((2, 27, 3), True), (None, True)])
-def test_a_deprecated_name_is_told_from_the_version_that_prefers_another(nccl_version, told):
-    assert bool(found({"NCCL_MAX_NCHANNELS": "4"}, nccl_version=nccl_version)) == told
+@pytest.mark.parametrize(("nccl_version", "text"), [((2, 16), False), ((2, 27, 3), True), (None, True)])
+def test_a_deprecated_name_is_told_from_the_version_that_prefers_another(nccl_version, text):
+    assert bool(lints_of({"NCCL_MAX_NCHANNELS": "4"}, nccl_version=nccl_version)) == text

@@ -21,27 +21,27 @@ def run(config: dict[str, Any] | None = None, **manifest: Any) -> RunEvidence:
 
 
 def test_variables_of_all_ranks_hold_for_each_and_its_own_win() -> None:
-    found = recorded(evidence(all={"NCCL_NET": "IB", "NCCL_ALGO": "Ring"}, r2={"NCCL_NET": "Socket"}))
-    assert found.variables == {
+    result = recorded(evidence(all={"NCCL_NET": "IB", "NCCL_ALGO": "Ring"}, r2={"NCCL_NET": "Socket"}))
+    assert result.variables == {
         ALL: {"NCCL_NET": "IB", "NCCL_ALGO": "Ring"}, 2: {"NCCL_NET": "Socket", "NCCL_ALGO": "Ring"},
     }  # fmt: skip
-    assert found.value("NCCL_NET", (2,)) == "Socket" and found.value("NCCL_NET", (1,)) == "IB"
-    assert found.value("NCCL_X", ()) == "" and found.count == 2 and found.complete
+    assert result.value("NCCL_NET", (2,)) == "Socket" and result.value("NCCL_NET", (1,)) == "IB"
+    assert result.value("NCCL_X", ()) == "" and result.count == 2 and result.complete
 
 
 def test_what_a_log_echoes_is_no_whole_environment() -> None:
     echo = fact("nccl_env", 0, line=7, name="NCCL_BUFFSIZE")
-    found = recorded(evidence(echo, r0={"NCCL_BUFFSIZE": "8388608"}))
-    assert not found.complete and found.source("NCCL_BUFFSIZE", (0,)) == Source("train.log", 7)
-    assert found.source("NCCL_NET", (0,)) == Source("environment", None)
+    result = recorded(evidence(echo, r0={"NCCL_BUFFSIZE": "8388608"}))
+    assert not result.complete and result.source("NCCL_BUFFSIZE", (0,)) == Source("train.log", 7)
+    assert result.source("NCCL_NET", (0,)) == Source("environment", None)
 
 
 def test_the_configuration_counts_where_the_environment_only_repeats_it() -> None:
     config = {"nccl": {"variables": {"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "{interface}", "NCCL_ALGO": "Ring"}}}
     environment = {"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_ALGO": "Tree"}
-    found = recorded(evidence(run=run(config, environment=environment)))
-    assert found.variables[ALL] == environment and found.complete
-    files = {name: found.source(name, ()).file for name in environment}
+    result = recorded(evidence(run=run(config, environment=environment)))
+    assert result.variables[ALL] == environment and result.complete
+    files = {name: result.source(name, ()).file for name in environment}
     assert files == {"NCCL_NET": CONFIGURATION, "NCCL_SOCKET_IFNAME": "manifest.json", "NCCL_ALGO": "manifest.json"}
 
 
@@ -54,24 +54,24 @@ def test_logs_print_numbers_and_levels_as_they_were_parsed(text: str, other: str
 
 
 def test_a_version_counts_only_where_all_lines_agree() -> None:
-    one, other = fact("nccl_version", version="2.27.3"), fact("nccl_version", version="2.20")
-    assert recorded(evidence(one, one)).nccl_version == (2, 27, 3)
-    assert recorded(evidence(one, other)).nccl_version is None
+    log_fact, other = fact("nccl_version", version="2.27.3"), fact("nccl_version", version="2.20")
+    assert recorded(evidence(log_fact, log_fact)).nccl_version == (2, 27, 3)
+    assert recorded(evidence(log_fact, other)).nccl_version is None
     assert recorded(evidence(fact("nccl_version", version="unknown"))).nccl_version is None
 
 
-@pytest.mark.parametrize(("nodes", "found"), [(4, 4), ("4", None), (True, None), (None, None)])
-def test_nodes_are_those_of_the_manifest(nodes: object, found: int | None) -> None:
-    assert recorded(evidence(run=run(topology={"nodes": nodes, "nproc": 8}))).nnodes == found
+@pytest.mark.parametrize(("nodes", "expected"), [(4, 4), ("4", None), (True, None), (None, None)])
+def test_nodes_are_those_of_the_manifest(nodes: object, expected: int | None) -> None:
+    assert recorded(evidence(run=run(topology={"nodes": nodes, "nproc": 8}))).nnodes == expected
     assert recorded(evidence(run=run(topology="two"))).nnodes is None
 
 
 def test_hardware_is_completed_by_the_cards_that_nccl_lists() -> None:
     listed = fact("nccl_ib", 0, devices="[0]mlx5_0:1/IB [1]mlx5_3:1/IB")
-    found = recorded(evidence(listed, run=run(hardware={"gpus": []}, topology={"nproc": 8})))
-    assert found.hardware == {"gpus": [], "nproc": 8, "infiniband": ["mlx5_0", "mlx5_3"]}
-    known = recorded(evidence(listed, run=run(hardware={"infiniband": ["mlx5_9"]})))
-    assert known.hardware["infiniband"] == ["mlx5_9"]
+    result = recorded(evidence(listed, run=run(hardware={"gpus": []}, topology={"nproc": 8})))
+    assert result.hardware == {"gpus": [], "nproc": 8, "infiniband": ["mlx5_0", "mlx5_3"]}
+    expected = recorded(evidence(listed, run=run(hardware={"infiniband": ["mlx5_9"]})))
+    assert expected.hardware["infiniband"] == ["mlx5_9"]
     assert recorded(evidence()).hardware == {}
 
 

@@ -40,9 +40,9 @@ WRONG = "env.wrong_interface"
     ],
 )
 def test_a_value_that_means_something_else(name, text, cause, severity, fix):
-    one = only({name: text})
-    assert (one.variable, one.cause_id, one.severity) == (name, cause, severity)
-    assert fix is None or one.fix == fix
+    finding = only({name: text})
+    assert (finding.variable, finding.cause_id, finding.severity) == (name, cause, severity)
+    assert fix is None or finding.fix == fix
 
 
 @pytest.mark.parametrize(

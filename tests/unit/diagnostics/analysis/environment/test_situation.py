@@ -47,5 +47,5 @@ def test_a_fix_is_a_change() -> None:
 
 
 def test_lints_are_equal_whatever_the_order_of_what_their_rule_saw() -> None:
-    one, other = lint_of("note", "A", "rule", text="x", count=2), lint_of("note", "A", "rule", count=2, text="x")
-    assert one == other and len({one, other}) == 1
+    lint, other = lint_of("note", "A", "rule", text="x", count=2), lint_of("note", "A", "rule", count=2, text="x")
+    assert lint == other and len({lint, other}) == 1

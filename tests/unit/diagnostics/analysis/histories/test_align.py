@@ -22,20 +22,20 @@ def table(ranks: dict[int, dict[int, int]]) -> GroupTable:
 
 
 def test_equal_ranks_leave_no_deviation() -> None:
-    found = table({rank: {at: at % 5 + 1 for at in range(200, 600)} for rank in range(4)})
-    assert not found.deviations and len(found.base) == 3
-    assert found.issued_at(300) == {300 % 5 + 1: [0, 1, 2, 3]} and found.issued_at(9000) == {}
+    group_table = table({rank: {at: at % 5 + 1 for at in range(200, 600)} for rank in range(4)})
+    assert not group_table.deviations and len(group_table.base) == 3
+    assert group_table.issued_at(300) == {300 % 5 + 1: [0, 1, 2, 3]} and group_table.issued_at(9000) == {}
 
 
 def test_the_first_rank_that_covers_a_position_sets_its_base() -> None:
-    found = table({2: {1: 7, 2: 7}, 0: {1: 7, 2: 8, 3: 9}, 1: {3: 9}})
-    assert found.deviations == {2: {8: [0]}}
-    assert found.issued_at(2) == {8: [0], 7: [2]} and found.issued_at(3) == {9: [0, 1]}
+    group_table = table({2: {1: 7, 2: 7}, 0: {1: 7, 2: 8, 3: 9}, 1: {3: 9}})
+    assert group_table.deviations == {2: {8: [0]}}
+    assert group_table.issued_at(2) == {8: [0], 7: [2]} and group_table.issued_at(3) == {9: [0, 1]}
 
 
 def test_only_the_first_deviations_of_a_rank_are_kept() -> None:
-    found = table({0: dict.fromkeys(range(1, 51), 1), 1: dict.fromkeys(range(1, 51), 2)})
-    assert sorted(found.deviations) == list(range(1, MAX_DEVIATIONS + 1))
+    group_table = table({0: dict.fromkeys(range(1, 51), 1), 1: dict.fromkeys(range(1, 51), 2)})
+    assert sorted(group_table.deviations) == list(range(1, MAX_DEVIATIONS + 1))
 
 
 RANKS = st.dictionaries(
@@ -49,10 +49,10 @@ def test_the_first_position_at_which_ranks_differ_is_that_of_a_plain_comparison(
     ranks: dict[int, dict[int, int]],
 ) -> None:
     """Also across the border of two chunks (256), with gaps and with rings that wrapped at other places."""
-    found = table(ranks)
+    group_table = table(ranks)
     differing = [at for at in range(240, 270) if len({own[at] for own in ranks.values() if at in own}) > 1]
-    assert min(found.deviations, default=None) == min(differing, default=None)
-    for at, numbers in found.deviations.items():
+    assert min(group_table.deviations, default=None) == min(differing, default=None)
+    for at, numbers in group_table.deviations.items():
         for number, deviating in numbers.items():
             assert all(ranks[rank][at] == number for rank in deviating)
             assert number != next(own[at] for own in ranks.values() if at in own)
@@ -69,76 +69,76 @@ def test_a_call_left_out_shows_where_it_was(seed: int) -> None:
 
     def calls(program: list[tuple[int, int]]) -> list[Call]:
         counts = [0, 0, 0]
-        made = []
+        result = []
         for group, line in program:
             counts[group] += 1
-            made.append(call(counts[group], line, size=line, key=keys[group]))
-        return made
+            result.append(call(counts[group], line, size=line, key=keys[group]))
+        return result
 
     ranks = {other: calls(program) for other in range(4)} | {rank: calls(program[:at] + program[at + 1 :])}
-    found = survey(ranks, 4)
+    value = survey(ranks, 4)
     group = program[at][0]
     position = sum(other == group for other, _ in program[: at + 1])
     later = sum(other == group for other, _ in program[at + 1 :])
     for number, key in enumerate(keys):
-        first = min(found.groups[key].deviations, default=None) if key in found.groups else None
+        first = min(value.groups[key].deviations, default=None) if key in value.groups else None
         assert first == (position if number == group and later else None)
         if first is not None:
-            assert sorted(map(len, found.groups[key].issued_at(first).values())) == [1, 3]
+            assert sorted(map(len, value.groups[key].issued_at(first).values())) == [1, 3]
 
 
 def test_the_order_in_which_ranks_are_taken_does_not_matter() -> None:
     ranks = {rank: history(1, 2, 3 + (rank == 2), 4) for rank in range(4)}
-    one, other = survey(ranks, 4), survey(dict(reversed(ranks.items())), 4)
-    assert one.positions == other.positions == 16
-    sides = [{tuple(side) for side in job.groups[DEFAULT].issued_at(3).values()} for job in (one, other)]
+    first, other = survey(ranks, 4), survey(dict(reversed(ranks.items())), 4)
+    assert first.positions == other.positions == 16
+    sides = [{tuple(side) for side in job.groups[DEFAULT].issued_at(3).values()} for job in (first, other)]
     assert sides[0] == sides[1] == {(2,), (0, 1, 3)}
 
 
 def test_members_are_those_declared_then_those_known_by_name_then_those_seen() -> None:
     tp, unnamed = GroupKey("nccl", "1", "tp"), GroupKey("gloo", "5", "")
     ranks = {0: [call(1), call(1, key=unnamed)], 3: [call(1), call(1, key=unnamed)]}
-    found = survey(ranks, 6, members={tp: (0, 3)})
-    assert found.members(tp) == (0, 3) and found.membership_known(tp)
-    assert found.members(DEFAULT) == tuple(range(6)) and found.membership_known(DEFAULT)
-    assert found.members(unnamed) == (0, 3) and not found.membership_known(unnamed)
-    found.inferred[unnamed] = (0, 2, 3)
-    assert found.members(unnamed) == (0, 2, 3)
-    assert found.members(GroupKey("nccl", "9", "pp")) == ()
+    result = survey(ranks, 6, members={tp: (0, 3)})
+    assert result.members(tp) == (0, 3) and result.membership_known(tp)
+    assert result.members(DEFAULT) == tuple(range(6)) and result.membership_known(DEFAULT)
+    assert result.members(unnamed) == (0, 3) and not result.membership_known(unnamed)
+    result.inferred[unnamed] = (0, 2, 3)
+    assert result.members(unnamed) == (0, 2, 3)
+    assert result.members(GroupKey("nccl", "9", "pp")) == ()
 
 
 def test_the_largest_declaration_and_the_largest_world_count() -> None:
-    found = survey({7: [call(1)]}, 4, members={DEFAULT: (0,)})
-    assert found.world() == 8, "at least as many as were seen"
+    result = survey({7: [call(1)]}, 4, members={DEFAULT: (0,)})
+    assert result.world() == 8, "at least as many as were seen"
     assert Survey().world() == 0
 
 
 def test_counters_of_a_group_with_sends_are_taken_back_for_all_ranks() -> None:
     ranks = {0: [call(1), call(2)], 1: [call(1), call(2), call(1, op="send", p2p="send", peer=0)]}
-    found = survey(ranks, 2, counters={DEFAULT: (9, 9)})
-    assert {line.issued for line in found.groups[DEFAULT].lines.values()} == {2}
+    result = survey(ranks, 2, counters={DEFAULT: (9, 9)})
+    assert {line.issued for line in result.groups[DEFAULT].lines.values()} == {2}
     del ranks[1][2]
-    found = survey(ranks, 2, counters={DEFAULT: (9, 9)})
-    assert {line.issued for line in found.groups[DEFAULT].lines.values()} == {9}
+    result = survey(ranks, 2, counters={DEFAULT: (9, 9)})
+    assert {line.issued for line in result.groups[DEFAULT].lines.values()} == {9}
 
 
 def arrivals(ranks: dict[int, dict[int, float]]) -> Arrivals:
     """Rank -> position -> when it came (s)."""
-    found = Arrivals()
+    result = Arrivals()
     for rank, times in ranks.items():
-        found.add(rank, array("q", times), array("d", times.values()))
-    return found
+        result.add(rank, array("q", times), array("d", times.values()))
+    return result
 
 
 def test_the_latest_and_its_distance_to_the_one_before() -> None:
-    found = arrivals({0: {1: 10.0, 2: 20.0}, 1: {1: 13.0, 2: 19.0}, 2: {1: 11.0, 2: 25.0}})
-    assert found.positions() == [(1, 1, 2.0, 3, 13.0), (2, 2, 5.0, 3, 25.0)]
-    assert found.span_s() == 15.0
+    result = arrivals({0: {1: 10.0, 2: 20.0}, 1: {1: 13.0, 2: 19.0}, 2: {1: 11.0, 2: 25.0}})
+    assert result.positions() == [(1, 1, 2.0, 3, 13.0), (2, 2, 5.0, 3, 25.0)]
+    assert result.span_s() == 15.0
 
 
 def test_a_position_with_one_arrival_and_times_that_were_not_recorded_say_nothing() -> None:
-    found = arrivals({0: {1: 10.0, 2: 0.0}, 1: {2: 12.0}})
-    assert found.positions() == [] and found.span_s() == 2.0
+    result = arrivals({0: {1: 10.0, 2: 0.0}, 1: {2: 12.0}})
+    assert result.positions() == [] and result.span_s() == 2.0
     assert Arrivals().span_s() == 0.0
 
 
@@ -149,11 +149,11 @@ def test_a_position_with_one_arrival_and_times_that_were_not_recorded_say_nothin
     )
 )
 def test_as_a_plain_sort_of_all_arrivals_would_say(ranks: dict[int, dict[int, int]]) -> None:
-    found = arrivals({rank: {at: float(time) for at, time in times.items()} for rank, times in ranks.items()})
-    for position, rank, late_s, count, at_s in found.positions():
+    result = arrivals({rank: {at: float(time) for at, time in times.items()} for rank, times in ranks.items()})
+    for position, rank, late_s, count, at_s in result.positions():
         times = sorted(times[position] for times in ranks.values() if position in times)
         assert (count, at_s, late_s) == (len(times), times[-1], times[-1] - times[-2])
         assert ranks[rank][position] == times[-1]
-    assert [row[0] for row in found.positions()] == sorted(
+    assert [row[0] for row in result.positions()] == sorted(
         at for at in (1, 255, 256, 700) if sum(at in times for times in ranks.values()) > 1
     )

@@ -20,15 +20,15 @@ def dump(*calls: Call, recorder: str = "nccl", **more: Any) -> Dump:
 
 
 def digested(*dumps: Dump, attempt: int | None = None) -> Digest:
-    return digest(0, [Memory(one, one.file) for one in dumps], attempt)
+    return digest(0, [Memory(dump, dump.file) for dump in dumps], attempt)
 
 
 def line(*dumps: Dump) -> tuple[int, int, int, int | None, bool]:
     record = digested(*dumps).record
     assert record is not None
-    found = record.lines[DEFAULT]
-    pending = None if found.pending is None else found.pending.seq
-    return found.first, found.issued, found.done, pending, found.active_only
+    result = record.lines[DEFAULT]
+    pending = None if result.pending is None else result.pending.seq
+    return result.first, result.issued, result.done, pending, result.active_only
 
 
 class Broken:
@@ -50,23 +50,23 @@ def test_a_file_that_cannot_be_read_is_a_problem_and_the_others_count() -> None:
 
 def test_of_one_recorder_a_full_dump_counts_before_a_black_box_and_then_the_younger_one() -> None:
     full, box = dump(call(1), file="full"), dump(call(1), call(2), file="box", black_box=True)
-    assert [one.file for one in choose([box, full], None)] == ["full"]
+    assert [item.file for item in choose([box, full], None)] == ["full"]
     later = dump(call(1, at_s=2e9), file="later")
-    assert [one.file for one in choose([later, full], None)] == ["later"]
+    assert [item.file for item in choose([later, full], None)] == ["later"]
     both = [dump(call(1, key=GLOO), recorder="gloo"), full]
-    assert [one.recorder for one in choose(both, None)] == ["gloo", "nccl"]
+    assert [item.recorder for item in choose(both, None)] == ["gloo", "nccl"]
 
 
 def test_dumps_of_earlier_attempts_do_not_count() -> None:
     old, new = dump(call(1, at_s=2e9), file="old", attempt=0), dump(call(1), file="new", attempt=1)
-    assert [one.file for one in choose([old, new], 1)] == ["new"]
-    assert [one.file for one in choose([old, new], None)] == ["old"]
+    assert [item.file for item in choose([old, new], 1)] == ["new"]
+    assert [item.file for item in choose([old, new], None)] == ["old"]
 
 
 def test_an_empty_dump_counts_only_where_there_is_no_other() -> None:
     empty = dump(file="empty")
-    assert [one.file for one in choose([empty, dump(call(1))], None)] == ["nccl"]
-    assert [one.file for one in choose([empty, dump(file="box", black_box=True)], None)] == ["empty"]
+    assert [item.file for item in choose([empty, dump(call(1))], None)] == ["nccl"]
+    assert [item.file for item in choose([empty, dump(file="box", black_box=True)], None)] == ["empty"]
 
 
 def test_where_a_rank_is_in_a_group() -> None:
@@ -87,7 +87,7 @@ def test_the_youngest_call_of_any_recorder_is_the_last() -> None:
     record = digested(dump(call(1), call(2)), dump(call(9, key=GLOO), recorder="gloo")).record
     assert record is not None and record.last is not None and record.last.seq == 9
     assert record.recorders == {"nccl", "gloo"} and record.stuck_dump
-    assert [one.seq for one in record.pending()] == []
+    assert [item.seq for item in record.pending()] == []
 
 
 def test_a_periodic_snapshot_is_no_sign_of_a_hang() -> None:
@@ -106,16 +106,16 @@ def test_what_was_pending_in_a_snapshot_ends_when_another_recorder_saw_the_rank_
     snapshot = dump(pending, receive, recorder="gloo", black_box=True, time_s=12.0)
     ring = dump(call(5, key=GroupKey(SNAPSHOTS, "0", ""), at_s=later_s), recorder=SNAPSHOTS)
     record = digested(snapshot, *([ring] if later_s else [])).record
-    assert record is not None and [one.key for one in record.pending()] == [GLOO, GLOO] * waits
+    assert record is not None and [item.key for item in record.pending()] == [GLOO, GLOO] * waits
     assert record.lines[GLOO].issued == 1, "its calls are known all the same"
 
 
 def test_pending_sends_and_receives_are_kept_up_to_a_limit() -> None:
     sends = [call(seq, op="send", p2p="send", peer=1, done=seq < 3) for seq in range(1, 4 + MAX_P2P)]
-    found = digested(dump(*sends, counters={DEFAULT: (99, 2)}))
-    assert found.record is not None and found.with_p2p == {DEFAULT}
-    assert [one.seq for one in found.record.p2p] == list(range(3, 3 + MAX_P2P))
-    assert found.record.p2p_done == {DEFAULT: 2}
+    digest = digested(dump(*sends, counters={DEFAULT: (99, 2)}))
+    assert digest.record is not None and digest.with_p2p == {DEFAULT}
+    assert [item.seq for item in digest.record.p2p] == list(range(3, 3 + MAX_P2P))
+    assert digest.record.p2p_done == {DEFAULT: 2}
     with_collective = digested(dump(call(1), sends[0], counters={DEFAULT: (99, 50)}))
     assert with_collective.record is not None
     assert with_collective.record.p2p_done == {DEFAULT: 1}, "NCCL counts both kinds in one number"
@@ -123,10 +123,10 @@ def test_pending_sends_and_receives_are_kept_up_to_a_limit() -> None:
 
 def test_the_parts_of_a_coalesced_block_share_a_position_and_a_signature() -> None:
     parts = [call(2, 10, size=1), call(2, 10, size=2)]
-    found = digested(dump(call(1), *parts, call(3)))
-    seqs, signatures, times = found.positions[DEFAULT].arrays()
+    digest = digested(dump(call(1), *parts, call(3)))
+    seqs, signatures, times = digest.positions[DEFAULT].arrays()
     assert list(seqs) == [1, 2, 3] and list(signatures) == [0, 1, 0] and len(times) == 3
-    assert found.signatures == [(call(1).wire,), tuple(part.wire for part in parts)]
+    assert digest.signatures == [(call(1).wire,), tuple(part.wire for part in parts)]
 
 
 @pytest.mark.parametrize(("group", "possible"), [("4", False), ("3", True), ("9", True), ("tp", True)])
@@ -138,12 +138,12 @@ def test_a_rank_cannot_be_in_groups_between_two_that_it_counted_in_a_row(group: 
 
 
 def test_damaged_entries_are_told() -> None:
-    found = digested(replace(dump(call(1)), damaged=3))
-    assert [problem.what for problem in found.problems] == ["3 entries could not be parsed"]
+    digest = digested(replace(dump(call(1)), damaged=3))
+    assert [problem.what for problem in digest.problems] == ["3 entries could not be parsed"]
 
 
 def test_a_digest_comes_through_msgpack_unchanged() -> None:
     """Workers send it so."""
     send = call(4, op="send", p2p="send", peer=1, done=False)
-    found = digested(dump(*history(1, 2, 3, step=2), send, members={DEFAULT: (0, 1)}, outside=[(1, 4)]))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Digest) == found
+    digest = digested(dump(*history(1, 2, 3, step=2), send, members={DEFAULT: (0, 1)}, outside=[(1, 4)]))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(digest), type=Digest) == digest

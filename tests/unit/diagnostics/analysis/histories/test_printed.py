@@ -43,7 +43,7 @@ def printed(rank: int, own: str, peer: int, other: str, line: int, place: int | 
 def diagnosed(folder: Path, texts: dict[int, str]) -> list[Shown]:
     for rank, text in texts.items():
         (folder / f"rank_{rank}.log").write_text(text, encoding="utf-8")
-    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+    return [finding for finding in detect(gather(folder, Limits())) if finding.status == "confirmed"]
 
 
 @pytest.mark.parametrize(
@@ -54,46 +54,46 @@ def diagnosed(folder: Path, texts: dict[int, str]) -> list[Shown]:
     ],
 )
 def test_both_sides_of_detail_vote(tmp_path: Path, deviating: str, line: int, cause: str) -> None:
-    usual = fingerprint("ALLREDUCE", 128)
-    texts = {rank: printed(rank, usual, 1, deviating, 10) for rank in (0, 2)}
-    (one,) = diagnosed(tmp_path, {**texts, 1: printed(1, deviating, 0, usual, line)})
-    assert (one.cause, one.ranks, one.victims, one.position) == (cause, (1,), (0, 2), 13)
-    assert [place.line for place in one.where] == [line, 10]
-    assert "not recorded" not in one.summary or line == 20
+    text = fingerprint("ALLREDUCE", 128)
+    texts = {rank: printed(rank, text, 1, deviating, 10) for rank in (0, 2)}
+    (finding,) = diagnosed(tmp_path, {**texts, 1: printed(1, deviating, 0, text, line)})
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == (cause, (1,), (0, 2), 13)
+    assert [place.line for place in finding.where] == [line, 10]
+    assert "not recorded" not in finding.summary or line == 20
 
 
 def test_a_barrier_is_known_though_torch_prints_another_operation_of_the_peer(tmp_path: Path) -> None:
-    usual, barrier = fingerprint("ALLREDUCE", 64), BARRIER.format(seq=12)
-    texts = {rank: printed(rank, usual, 1, "SequenceNumber=0OpType=REDUCE", 10) for rank in (0, 2)}
-    (one,) = diagnosed(tmp_path, {**texts, 1: printed(1, barrier, 0, "SequenceNumber=0OpType=GATHER", 20)})
-    assert (one.cause, one.ranks) == ("hang.collective_mismatch", (1,))
-    assert "Rank 1 calls barrier (train.py:20)" in one.summary and "reduce [64]" in one.summary
+    text, barrier = fingerprint("ALLREDUCE", 64), BARRIER.format(seq=12)
+    texts = {rank: printed(rank, text, 1, "SequenceNumber=0OpType=REDUCE", 10) for rank in (0, 2)}
+    (finding,) = diagnosed(tmp_path, {**texts, 1: printed(1, barrier, 0, "SequenceNumber=0OpType=GATHER", 20)})
+    assert (finding.cause, finding.ranks) == ("hang.collective_mismatch", (1,))
+    assert "Rank 1 calls barrier (train.py:20)" in finding.summary and "reduce [64]" in finding.summary
 
 
 def test_of_one_rank_the_text_names_both_sides(tmp_path: Path) -> None:
     text = printed(0, fingerprint("ALLREDUCE", 64), 1, "SequenceNumber=0OpType=REDUCE", 10)
-    (one,) = diagnosed(tmp_path, {0: text})
-    assert one.cause == "hang.collective_mismatch" and one.ranks == (0, 1) and "barrier" in one.summary
+    (finding,) = diagnosed(tmp_path, {0: text})
+    assert finding.cause == "hang.collective_mismatch" and finding.ranks == (0, 1) and "barrier" in finding.summary
 
 
 def test_a_rank_names_the_first_peer_that_differs_so_those_before_agree_with_it(tmp_path: Path) -> None:
-    (one,) = diagnosed(tmp_path, {1: printed(1, fingerprint("ALLREDUCE", 64), 3, fingerprint("ALLREDUCE", 8), 10)})
-    assert one.ranks == (3,) and set(one.victims) == {0, 1, 2}
+    (finding,) = diagnosed(tmp_path, {1: printed(1, fingerprint("ALLREDUCE", 64), 3, fingerprint("ALLREDUCE", 8), 10)})
+    assert finding.ranks == (3,) and set(finding.victims) == {0, 1, 2}
 
 
 def test_of_old_versions_without_numbers_the_operations_are_those_that_are_printed(tmp_path: Path) -> None:
     own = fingerprint("ALLGATHER", 6).partition(", ")[2]
-    (one,) = diagnosed(tmp_path, {1: printed(1, own, 0, "OpType=_ALLGATHER_BASE", 10)})
-    assert (one.cause, one.ranks, one.position) == ("hang.collective_mismatch", (0, 1), None)
-    assert "allgather_base" in one.summary and "barrier" not in one.summary and one.confidence < 0.7
+    (finding,) = diagnosed(tmp_path, {1: printed(1, own, 0, "OpType=_ALLGATHER_BASE", 10)})
+    assert (finding.cause, finding.ranks, finding.position) == ("hang.collective_mismatch", (0, 1), None)
+    assert "allgather_base" in finding.summary and "barrier" not in finding.summary and finding.confidence < 0.7
 
 
 def test_an_exit_code_beside_calls_that_differ_is_no_cause(tmp_path: Path) -> None:
     text = printed(1, fingerprint("ALLREDUCE", 25), 0, fingerprint("BROADCAST", 1), 10)
     ended = "E0209 api.py:874] failed (exitcode: 1) local_rank: 0 (pid: 170581) of binary: /usr/bin/python3.10\n"
     (tmp_path / "job.log").write_text(text + ended)
-    found = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-    assert [one.cause for one in found] == ["hang.collective_mismatch"]
+    findings = [finding for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"]
+    assert [finding.cause for finding in findings] == ["hang.collective_mismatch"]
 
 
 def test_ranks_that_state_the_same_call_are_a_false_alarm(tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ def test_ranks_that_state_the_same_call_are_a_false_alarm(tmp_path: Path) -> Non
 
 
 def test_numbers_of_a_sub_group_are_not_taken_for_ranks_of_the_job(tmp_path: Path) -> None:
-    usual, other = fingerprint("ALLREDUCE", 64), fingerprint("ALLREDUCE", 8)
-    texts = {rank: printed(rank, usual, 1, other, 10, place=rank - 4) for rank in (4, 6)}
-    (one,) = diagnosed(tmp_path, {**texts, 5: printed(5, other, 0, usual, 10, place=1)})
-    assert one.ranks == (5,) and set(one.victims) == {4, 6}
-    assert one.group is not None and one.group.desc == "" and "at position 13." in one.summary
+    text, other = fingerprint("ALLREDUCE", 64), fingerprint("ALLREDUCE", 8)
+    texts = {rank: printed(rank, text, 1, other, 10, place=rank - 4) for rank in (4, 6)}
+    (finding,) = diagnosed(tmp_path, {**texts, 5: printed(5, other, 0, text, 10, place=1)})
+    assert finding.ranks == (5,) and set(finding.victims) == {4, 6}
+    assert finding.group is not None and finding.group.desc == "" and "at position 13." in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -136,40 +136,40 @@ def cut(folder: Path, last: dict[int, Op], lost: int, received: int, expected: i
     write(folder, Job({rank: [*LOOP * 3, last[rank]] for rank in range(world)}, backend="gloo"), without=(lost,))
     fields = {"received_bytes": received, "expected_bytes": expected}
     facts = [LogFact("gloo_mismatch", lost, "stderr.log", 2, f"{received} vs {expected}.", fields)]
-    found = detect(evidence(folder, world_size=world, facts=facts))
-    return [one for one in found if one.status == "confirmed"]
+    findings = detect(evidence(folder, world_size=world, facts=facts))
+    return [finding for finding in findings if finding.status == "confirmed"]
 
 
 def test_a_rank_that_gloo_ended_votes_with_the_call_that_its_buffer_fits(tmp_path: Path) -> None:
     last = {0: Op(size=128, line=20), 1: Op(size=512, line=20), 2: Op(size=128, line=20)}
-    (one,) = cut(tmp_path, last, 0, 344, 88)
-    assert (one.cause, one.ranks, one.position) == ("hang.signature_mismatch", (1,), 7)
-    assert "ranks 0 and 2 have all_reduce [128]" in one.summary
+    (finding,) = cut(tmp_path, last, 0, 344, 88)
+    assert (finding.cause, finding.ranks, finding.position) == ("hang.signature_mismatch", (1,), 7)
+    assert "ranks 0 and 2 have all_reduce [128]" in finding.summary
 
 
 def test_a_size_that_fits_no_peer_is_the_deviating_ranks_own(tmp_path: Path) -> None:
     last = {0: Op(size=128, line=20), 1: Op(size=32, line=20), 2: Op(size=128, line=20)}
-    (one,) = cut(tmp_path, last, 1, 88, 24)
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (1,))
-    assert "all_reduce with messages of 24 bytes" in one.summary and 0.5 < one.confidence < 0.65
+    (finding,) = cut(tmp_path, last, 1, 88, 24)
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", (1,))
+    assert "all_reduce with messages of 24 bytes" in finding.summary and 0.5 < finding.confidence < 0.65
 
 
 def test_a_call_of_one_rank_that_meets_the_loops_next_is_a_conditional_one(tmp_path: Path) -> None:
     """The loop reduces 64 elements there in every round: a message of 4 bytes is no other size of that call."""
     last = {0: Op(size=1, line=30), 1: LOOP[0], 2: LOOP[0]}
-    (one,) = cut(tmp_path, last, 0, 44, 4)
-    assert (one.cause, one.ranks) == ("hang.conditional_collective", (0,))
+    (finding,) = cut(tmp_path, last, 0, 44, 4)
+    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (0,))
 
 
 def test_a_size_of_another_call_of_the_loop_is_that_call(tmp_path: Path) -> None:
-    (one,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[1], 2: LOOP[0]}, 1, 44, 172)
-    assert (one.cause, one.ranks) == ("hang.conditional_collective", (1,))
-    assert "Rank 1 skipped all_reduce [64]" in one.summary
+    (finding,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[1], 2: LOOP[0]}, 1, 44, 172)
+    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (1,))
+    assert "Rank 1 skipped all_reduce [64]" in finding.summary
 
 
 def test_sizes_of_no_recorded_call_name_nobody(tmp_path: Path) -> None:
-    (one,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[0], 2: LOOP[0]}, 0, 999, 4)
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", ())
+    (finding,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[0], 2: LOOP[0]}, 0, 999, 4)
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", ())
 
 
 SCRIPT = """\
@@ -200,9 +200,9 @@ def test_a_call_that_gloo_retired_at_its_timeout_is_pending(tmp_path: Path) -> N
         (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dump))
     assert "host_stall" not in dict(confirmed(evidence(tmp_path, world_size=2)))
     facts = [LogFact("gloo_timeout", 0, "err", 1, "Timed out waiting 15000ms for recv operation to complete")]
-    (one,) = unexplained(evidence(tmp_path, world_size=2, facts=facts))
-    assert (one.cause, one.ranks, one.victims, one.position) == ("hang.host_stall", (1,), (0,), 11)
-    assert "never reached all_reduce [72] float32 (#11" in one.summary
+    (finding,) = unexplained(evidence(tmp_path, world_size=2, facts=facts))
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == ("hang.host_stall", (1,), (0,), 11)
+    assert "never reached all_reduce [72] float32 (#11" in finding.summary
 
 
 def test_a_timeout_behind_a_call_that_all_ranks_made_is_not_of_that_call(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_real_ranks_of_gloo(tmp_path: Path, level: str) -> None:
         ranks.append(subprocess.Popen(command, cwd=tmp_path, env={**environment, "RANK": str(rank)}, stderr=log))
     for process in ranks:
         process.wait(stretched(60))
-    found = [(one[0], one[1]) for one in confirmed(gather(tmp_path, Limits()))]
-    assert found == ([("conditional_collective", (0,))] if level == "DETAIL" else [("signature_mismatch", ())])
+    rows = [(item[0], item[1]) for item in confirmed(gather(tmp_path, Limits()))]
+    assert rows == ([("conditional_collective", (0,))] if level == "DETAIL" else [("signature_mismatch", ())])
 
 
 NCCL = (
@@ -252,7 +252,7 @@ def logged(
     calls = [nccl(rank, n, "AllGather", count=8 + n % sizes, dtype=9, **each) for n in places for rank in last]
     calls += [nccl(rank, begin + alike, **{**each, **other}) for rank, other in last.items()]
     (folder / "job.log").write_text("".join(calls), encoding="utf-8")
-    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+    return [finding for finding in detect(gather(folder, Limits())) if finding.status == "confirmed"]
 
 
 @pytest.mark.parametrize("begin", [0, 0x139D])
@@ -267,14 +267,14 @@ def logged(
     ],
 )
 def test_calls_in_nccls_own_log_vote(tmp_path: Path, begin: int, other: dict[str, Any], cause: str) -> None:
-    (one,) = logged(tmp_path, {0: {}, 1: {}, 2: other, 3: {}}, begin=begin)
-    assert (one.cause, one.ranks, one.victims, one.position) == (cause, (2,), (0, 1, 3), begin + 10)
+    (finding,) = logged(tmp_path, {0: {}, 1: {}, 2: other, 3: {}}, begin=begin)
+    assert (finding.cause, finding.ranks, finding.victims, finding.position) == (cause, (2,), (0, 1, 3), begin + 10)
 
 
 def test_a_root_counts_where_the_operation_has_one(tmp_path: Path) -> None:
     rooted = {rank: {"op": "Broadcast", "root": int(rank == 1)} for rank in range(4)}
-    (one,) = logged(tmp_path, rooted)
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (1,))
+    (finding,) = logged(tmp_path, rooted)
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", (1,))
     assert not logged(tmp_path, {rank: {"root": int(rank == 1)} for rank in range(4)})
 
 
@@ -282,8 +282,8 @@ def test_a_root_counts_where_the_operation_has_one(tmp_path: Path) -> None:
     "before", ["", "[2026-11-24 10:00:00] ", "(RayTrainWorker pid=615, ip=10.72.7.6) ", "[1,0]<stdout>:"]
 )
 def test_what_stands_before_the_line_does_not_matter(tmp_path: Path, before: str) -> None:
-    (one,) = logged(tmp_path, {0: {}, 1: {}, 2: {"count": 8}, 3: {}}, before=before)
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (2,))
+    (finding,) = logged(tmp_path, {0: {}, 1: {}, 2: {"count": 8}, 3: {}}, before=before)
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", (2,))
 
 
 def test_rccl_states_the_rank_on_several_nodes(tmp_path: Path) -> None:
@@ -293,23 +293,25 @@ def test_rccl_states_the_rank_on_several_nodes(tmp_path: Path) -> None:
     calls = [nccl(rank, n, "AllGather", count=8 + n % 3, **last[rank]) for n in range(9) for rank in last]
     calls += [nccl(rank, 9, **last[rank] | ({"count": 3} if rank == 3 else {})) for rank in last]
     (tmp_path / "job.log").write_text("".join(calls), encoding="utf-8")
-    (one,) = (one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed")
-    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (3,))
+    (finding,) = (item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed")
+    assert (finding.cause, finding.ranks) == ("hang.signature_mismatch", (3,))
 
 
 def test_a_group_of_calls_counts_once(tmp_path: Path) -> None:
     group = "".join(nccl(rank, 5, count=count) for rank in range(4) for count in (7, 9))
     last = {0: {}, 1: {"count": 2}, 2: {}, 3: {}}
-    (one,) = logged(tmp_path, last)
+    (finding,) = logged(tmp_path, last)
     text = (tmp_path / "job.log").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines(keepends=True) if "opCount 5 " not in line]
     (tmp_path / "job.log").write_text("".join([*lines[:20], group, *lines[20:]]), encoding="utf-8")
     assert (
-        [one.ranks for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == [one.ranks] == [(1,)]
+        [item.ranks for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"]
+        == [finding.ranks]
+        == [(1,)]
     )
     in_group = nccl(1, 9, count=5) + nccl(1, 9, count=6)
     (tmp_path / "job.log").write_text("".join([*lines[:-4], *(nccl(rank, 9) for rank in (0, 2, 3)), in_group]))
-    assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"], "which call is met?"
+    assert not [item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"], "which call is met?"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,9 @@ def test_counts_are_compared_only_after_calls_that_agree(tmp_path: Path) -> None
     text = (tmp_path / "job.log").read_text(encoding="utf-8")
     some = [line for line in text.splitlines(keepends=True) if "opCount 510 " not in line or ":502:" not in line]
     (tmp_path / "job.log").write_text("".join(some), encoding="utf-8")
-    assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"], "a graph was replayed"
+    assert not [finding for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"], (
+        "a graph was replayed"
+    )
 
 
 def test_equal_calls_are_not_said_to_have_completed(tmp_path: Path) -> None:
@@ -350,4 +354,4 @@ def test_a_rank_whose_last_lines_are_missing_blames_nobody(tmp_path: Path) -> No
     text = "".join(nccl(rank, place) for place in range(9) for rank in range(4) if (rank, place) != (3, 8))
     for cut in (text, text[:-40], text.replace("opCount 8 sendbuff 0x7f recv", "opCount 8 sendbuff 0x7f n1:", 1)):
         (tmp_path / "job.log").write_text(cut, encoding="utf-8")
-        assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+        assert not [finding for finding in detect(gather(tmp_path, Limits())) if finding.status == "confirmed"]

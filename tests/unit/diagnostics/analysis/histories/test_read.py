@@ -42,8 +42,8 @@ def test_a_file_whose_name_says_no_rank_is_placed_by_its_content() -> None:
 
 def test_a_rank_is_read_again_with_stacks_and_oldest_first() -> None:
     reading = read(job([memory("a", 0, [call(2, 20), call(1, 10), call(1, key=GLOO)])]))
-    assert [(one.seq, one.site.line if one.site else 0) for one in reading.calls(0, DEFAULT)] == [(1, 10), (2, 20)]
-    assert [one.seq for one in reading.calls(0, GLOO)] == [1]
+    assert [(item.seq, item.site.line if item.site else 0) for item in reading.calls(0, DEFAULT)] == [(1, 10), (2, 20)]
+    assert [item.seq for item in reading.calls(0, GLOO)] == [1]
     assert reading.calls(5, DEFAULT) == [] == Reading().calls(0, DEFAULT)
 
 
@@ -61,7 +61,7 @@ def test_a_clock_that_is_off_is_told_and_corrected(ahead_s: float) -> None:
     (problem,) = reading.problems
     assert problem.harmless and problem.file == "rank1"
     assert f"{abs(ahead_s):,.1f} s {'ahead of' if ahead_s > 0 else 'behind'} that of rank 0" in problem.what
-    times = [[one.created_s for one in reading.calls(rank, GLOO)] for rank in (0, 1)]
+    times = [[item.created_s for item in reading.calls(rank, GLOO)] for rank in (0, 1)]
     assert times[0] == pytest.approx(times[1], abs=0.01)
     assert not read(job(gloo_ranks(ahead_s), doubt="not one job")).problems, "of files of several jobs it is no fault"
 

@@ -29,14 +29,14 @@ BROADCAST = Op("broadcast", 8, 15)
 STEPS = [replace(A, takes_s=0.5), B] * 30
 
 
-def program(world: int, odd: dict[int, list[Op]], usual: list[Op]) -> Job:
-    return Job({**{rank: list(usual) for rank in range(world)}, **odd}, backend="gloo")
+def program(world: int, differing: dict[int, list[Op]], common: list[Op]) -> Job:
+    return Job({**{rank: list(common) for rank in range(world)}, **differing}, backend="gloo")
 
 
 def by_one_clock(folder: Path) -> Evidence:
-    found = gather(folder, Limits())
-    assert not found.doubt
-    return found
+    evidence = gather(folder, Limits())
+    assert not evidence.doubt
+    return evidence
 
 
 @pytest.mark.parametrize("seconds", [7.0, -45.0, 7200.0])
@@ -44,24 +44,24 @@ def by_one_clock(folder: Path) -> Evidence:
 def test_a_mismatch_between_nodes_whose_clocks_differ(tmp_path: Path, ranks: tuple[int, ...], seconds: float) -> None:
     write(tmp_path, program(4, {1: [*STEPS, C]}, [*STEPS, A]))
     set_clock(tmp_path, ranks, seconds)
-    found = by_one_clock(tmp_path)
-    findings = [one for one in detect(found) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks) for one in findings] == [("hang.uneven_iterations", (1,))]
+    evidence = by_one_clock(tmp_path)
+    findings = [finding for finding in detect(evidence) if finding.status == "confirmed"]
+    assert [(finding.cause, finding.ranks) for finding in findings] == [("hang.uneven_iterations", (1,))]
     assert findings[0].cost is None or findings[0].cost.value < 1.0, "seconds blocked, not seconds of skew"
-    (said,) = [one.what for one in found.problems]
+    (said,) = [problem.what for problem in evidence.problems]
     assert f"{abs(seconds):,.1f} s {'ahead of' if (seconds > 0) != (0 in ranks) else 'behind'} that of rank 0" in said
 
 
 def test_a_late_rank_is_no_clock_that_is_off(tmp_path: Path) -> None:
-    late = [replace(one, takes_s=3.0) if place % 2 == 0 else one for place, one in enumerate([A, B] * 40)]
+    late = [replace(item, takes_s=3.0) if place % 2 == 0 else item for place, item in enumerate([A, B] * 40)]
     write(tmp_path, program(4, {2: late}, [A, B] * 40))
-    found = by_one_clock(tmp_path)
-    assert read(found).survey.clocks.ahead_s == {}
-    assert confirmed(found) == [("straggler", (2,))]
+    evidence = by_one_clock(tmp_path)
+    assert read(evidence).survey.clocks.ahead_s == {}
+    assert confirmed(evidence) == [("straggler", (2,))]
 
 
 def test_a_late_rank_is_found_behind_a_clock_that_is_off(tmp_path: Path) -> None:
-    late = [replace(one, takes_s=3.0) if place % 10 == 0 else one for place, one in enumerate(STEPS)]
+    late = [replace(step, takes_s=3.0) if place % 10 == 0 else step for place, step in enumerate(STEPS)]
     write(tmp_path, program(4, {2: late}, STEPS))
     set_clock(tmp_path, (0, 1), 30)
     assert confirmed(by_one_clock(tmp_path)) == [("straggler", (2,))]
@@ -76,15 +76,15 @@ def test_a_pair_is_as_old_as_its_own_clock_says(tmp_path: Path) -> None:
         dump["entries"][-1].update(retired=False)
         path.write_bytes(pickle.dumps(dump))
     set_clock(tmp_path, (1,), 60)
-    found = by_one_clock(tmp_path)
-    assert all(one.cost is None or one.cost.value < 1.0 for one in detect(found))
+    evidence = by_one_clock(tmp_path)
+    assert all(finding.cost is None or finding.cost.value < 1.0 for finding in detect(evidence))
 
 
 def test_calls_with_a_root_say_nothing(tmp_path: Path) -> None:
     """The root leaves a broadcast before the others come: that is no clock."""
-    usual = [replace(BROADCAST, wait=False)] * 300
-    late = [replace(usual[0], takes_s=0.05)] * 300
-    assert verdict(tmp_path, Job({0: usual, 1: late}, backend="gloo")) is not None
+    original = [replace(BROADCAST, wait=False)] * 300
+    late = [replace(original[0], takes_s=0.05)] * 300
+    assert verdict(tmp_path, Job({0: original, 1: late}, backend="gloo")) is not None
     assert read(evidence(tmp_path)).survey.clocks.ahead_s == {}
 
 

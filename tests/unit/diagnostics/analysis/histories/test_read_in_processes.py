@@ -15,15 +15,15 @@ from tests.unit.diagnostics.hang.dumps import Job, Op, evidence, write
 WORLD = 12
 
 
-def survey(found: Evidence, workers: int) -> Any:
+def survey(evidence: Evidence, workers: int) -> Any:
     """Everything that detectors look at, in a form that can be compared."""
-    reading: Reading = read(found, workers)
-    one = reading.survey
+    reading: Reading = read(evidence, workers)
+    item = reading.survey
     tables = {
         key: (table.lines, table.base, table.deviations, table.arrivals.times, table.arrivals.latest, table.uses_p2p)
-        for key, table in one.groups.items()
+        for key, table in item.groups.items()
     }
-    return one.ranks, one.declared, one.world_size, one.positions, tables, reading.problems
+    return item.ranks, item.declared, item.world_size, item.positions, tables, reading.problems
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,6 @@ def test_counters_of_a_group_with_sends_are_used_for_no_rank(tmp_path: Path) -> 
         status["last_enqueued_collective"] = status["last_completed_collective"] = 21
         dumps[rank]["entries"] = dumps[rank]["entries"][-kept:]
         (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dumps[rank]))
-    found = read(evidence(tmp_path)).survey
-    (table,) = found.groups.values()
+    survey = read(evidence(tmp_path)).survey
+    (table,) = survey.groups.values()
     assert {rank: (line.issued, line.done) for rank, line in table.lines.items()} == {0: (20, 20), 1: (20, 20)}

@@ -15,13 +15,13 @@ def groups(*facts: LogFact) -> list[GroupLog]:
     return read_all(Evidence(Path(), Limits(), facts=list(facts)))
 
 
-def text_of(one: Wait) -> str:
-    return one.call(GroupLog("0")).text
+def text_of(wait: Wait) -> str:
+    return wait.call(GroupLog("0")).text
 
 
 def timeout(rank: int, seq: int = 7, line: int = 1, text: str = "", **fields: object) -> LogFact:
-    known = {"seq": seq, "op": "ALLREDUCE", "numel_in": 8, "timeout_ms": 600_000, **fields}
-    return fact("watchdog_timeout", rank, line, text, **known)
+    expected = {"seq": seq, "op": "ALLREDUCE", "numel_in": 8, "timeout_ms": 600_000, **fields}
+    return fact("watchdog_timeout", rank, line, text, **expected)
 
 
 def status(rank: int, enqueued: int = 9, completed: int = 6, **fields: object) -> LogFact:
@@ -117,8 +117,8 @@ def wait(op: str, numel: int | None = 8, text: str = "") -> Wait:
     ],
 )
 def test_what_is_known_of_a_call(op: str, text: str, even: bool, counted: bool, wire: Wire) -> None:
-    one = wait(op)
-    assert (text_of(one), one.even, one.counted, one.wire) == (text, even, counted, wire)
+    item = wait(op)
+    assert (text_of(item), item.even, item.counted, item.wire) == (text, even, counted, wire)
 
 
 def test_one_element_and_no_number() -> None:

@@ -33,11 +33,11 @@ class Allocator(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        held = {id(one.untyped_storage()) for one in _tensors((args, kwargs))}
-        for one in _tensors(result):
-            storage = one.untyped_storage()
-            if storage.nbytes() and id(storage) not in held and not hasattr(storage, "_seen_by_allocator"):
-                self._made(storage)
+        kept = {id(item.untyped_storage()) for item in _tensors((args, kwargs))}
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            if storage.nbytes() and id(storage) not in kept and not hasattr(storage, "_seen_by_allocator"):
+                self._allocated(storage)
         return result
 
     def annotate(self, name: str, begins: bool) -> None:
@@ -62,7 +62,7 @@ class Allocator(TorchDispatchMode):
             "external_annotations": self.annotations,
         }
 
-    def _made(self, storage: Any) -> None:
+    def _allocated(self, storage: Any) -> None:
         storage._seen_by_allocator = True
         address, size = self._next, storage.nbytes()
         self._next += size
@@ -91,4 +91,4 @@ class Allocator(TorchDispatchMode):
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    return (one for one in tree_iter(value) if isinstance(one, torch.Tensor))
+    return (item for item in tree_iter(value) if isinstance(item, torch.Tensor))

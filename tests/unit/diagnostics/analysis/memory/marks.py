@@ -22,10 +22,10 @@ class Recording:
 
     def _event(self, size: int, address: int, thread: int) -> None:
         self.level += size
-        held = 10 * MIB * -(-self.level // (10 * MIB)) if self.device == GPU else 0
+        kept = 10 * MIB * -(-self.level // (10 * MIB)) if self.device == GPU else 0
         self.marks.events.append(
             MemoryEvent(
-                bytes=size, address=address, total_allocated_bytes=self.level, total_reserved_bytes=held,
+                bytes=size, address=address, total_allocated_bytes=self.level, total_reserved_bytes=kept,
                 device_type=self.device, device_id=self.device - 1, ts_us=self._tick(), thread=thread,
             )
         )  # fmt: skip
@@ -51,20 +51,20 @@ class Recording:
 
 def training(device: int = GPU, steps: int = 2, before_mib: int = 100) -> Recording:
     """Each step: an activation that its backward pass frees, a gradient that lives into the optimizer's step."""
-    made = Recording(device, before_mib * MIB if device == GPU else 0)
+    recording = Recording(device, before_mib * MIB if device == GPU else 0)
     for step in range(steps):
-        begin = made.now_us
-        forward = made.now_us
-        made.alloc(1, 40)
-        made.span("forward", forward)
-        backward = made.now_us
-        made.alloc(2, 20)
-        made.free(1)
-        made.span("backward", backward)
-        update = made.now_us
-        made.alloc(3, 8)
-        made.free(3)
-        made.span("Optimizer.step#AdamW.step", update)
-        made.free(2)
-        made.span(f"ProfilerStep#{step}", begin)
-    return made
+        begin = recording.now_us
+        forward = recording.now_us
+        recording.alloc(1, 40)
+        recording.span("forward", forward)
+        backward = recording.now_us
+        recording.alloc(2, 20)
+        recording.free(1)
+        recording.span("backward", backward)
+        update = recording.now_us
+        recording.alloc(3, 8)
+        recording.free(3)
+        recording.span("Optimizer.step#AdamW.step", update)
+        recording.free(2)
+        recording.span(f"ProfilerStep#{step}", begin)
+    return recording

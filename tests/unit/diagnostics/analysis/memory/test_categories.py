@@ -15,8 +15,8 @@ from tests.unit.diagnostics.analysis.memory.marks import CPU, GPU, MIB, Recordin
 STATES = States(30 * MIB, 30 * MIB, 60 * MIB)
 
 
-def at_peak(made: Recording, size: ModelSize | None = None, **marked: bool) -> Peak | None:
-    curve = build(made.marks)
+def at_peak(recording: Recording, size: ModelSize | None = None, **marked: bool) -> Peak | None:
+    curve = build(recording.marks)
     assert curve is not None
     for name, value in marked.items():
         setattr(curve.at_peak[-1], name, value)
@@ -25,18 +25,18 @@ def at_peak(made: Recording, size: ModelSize | None = None, **marked: bool) -> P
 
 
 def test_categories_add_up_to_the_peak() -> None:
-    found = at_peak(training())
-    assert found is not None and found.total_bytes == 160 * MIB == sum(found.categories.values())
-    assert found.categories == {categories.UNKNOWN: 100 * MIB, "activations": 40 * MIB, "gradients": 20 * MIB}
-    assert found.computed == ()
+    peak = at_peak(training())
+    assert peak is not None and peak.total_bytes == 160 * MIB == sum(peak.categories.values())
+    assert peak.categories == {categories.UNKNOWN: 100 * MIB, "activations": 40 * MIB, "gradients": 20 * MIB}
+    assert peak.computed == ()
 
 
 def test_what_lay_there_before_is_shared_out_among_the_model_states() -> None:
     size = ModelSize(2, "ddp", 30 * MIB, 30 * MIB, 60 * MIB, "summary.json", 1)
-    found = at_peak(training(), size)
-    assert found is not None and found.computed == ("parameters", "optimizer states", "gradients")
-    assert found.categories["parameters"] == 30 * MIB and found.categories["optimizer states"] == 60 * MIB
-    assert found.categories["gradients"] == 30 * MIB, "20 of this window and 10 of before"
+    peak = at_peak(training(), size)
+    assert peak is not None and peak.computed == ("parameters", "optimizer states", "gradients")
+    assert peak.categories["parameters"] == 30 * MIB and peak.categories["optimizer states"] == 60 * MIB
+    assert peak.categories["gradients"] == 30 * MIB, "20 of this window and 10 of before"
 
 
 @pytest.mark.parametrize(
@@ -44,47 +44,47 @@ def test_what_lay_there_before_is_shared_out_among_the_model_states() -> None:
     [("gathered", "gathered tensors"), ("sent", "buckets"), ("backend", "the backend's copies")],
 )
 def test_what_a_block_was_marked_as_counts_first(flag: str, category: str) -> None:
-    found = at_peak(training(), **{flag: True})
-    assert found is not None and found.categories[category] == 20 * MIB
+    peak = at_peak(training(), **{flag: True})
+    assert peak is not None and peak.categories[category] == 20 * MIB
 
 
 def test_logits_are_told_by_their_size() -> None:
-    found = at_peak(training(), ModelSize(2, "", logits_bytes=40 * MIB))
-    assert found is not None and found.categories["logits"] == 40 * MIB and "activations" not in found.categories
+    peak = at_peak(training(), ModelSize(2, "", logits_bytes=40 * MIB))
+    assert peak is not None and peak.categories["logits"] == 40 * MIB and "activations" not in peak.categories
 
 
 def test_what_outlives_its_step_is_for_something_else() -> None:
-    made = Recording(before=0)
-    begin = made.now_us
-    made.alloc(1, 10)
-    made.span("forward", begin)
-    made.span("ProfilerStep#0", begin)
-    begin = made.now_us
-    made.alloc(2, 5)
-    made.span("forward", begin)
-    made.span("ProfilerStep#1", begin)
-    found = at_peak(made)
-    assert found is not None
-    assert found.categories == {"kept from earlier steps": 10 * MIB, "activations": 5 * MIB}
+    recording = Recording(before=0)
+    begin = recording.now_us
+    recording.alloc(1, 10)
+    recording.span("forward", begin)
+    recording.span("ProfilerStep#0", begin)
+    begin = recording.now_us
+    recording.alloc(2, 5)
+    recording.span("forward", begin)
+    recording.span("ProfilerStep#1", begin)
+    peak = at_peak(recording)
+    assert peak is not None
+    assert peak.categories == {"kept from earlier steps": 10 * MIB, "activations": 5 * MIB}
 
 
 @pytest.mark.parametrize(("region", "name"), [("checkpoint", "checkpoint copies"), ("activation_checkpoint", "other")])
 def test_what_a_checkpoint_stages_is_its_own_also_in_later_steps_and_at_the_size_of_the_logits(
     region: str, name: str
 ) -> None:
-    made = Recording(before=0)
-    begin = made.now_us
-    made.alloc(1, 10)
-    made.span(region, begin)
-    found = at_peak(made, ModelSize(2, "", logits_bytes=10 * MIB if region == "checkpoint" else None))
-    assert found is not None and found.categories == {name: 10 * MIB}
-    made.span("ProfilerStep#0", begin)
-    begin = made.now_us
-    made.alloc(2, 5)
-    made.span("ProfilerStep#1", begin)
-    found = at_peak(made)
+    recording = Recording(before=0)
+    begin = recording.now_us
+    recording.alloc(1, 10)
+    recording.span(region, begin)
+    peak = at_peak(recording, ModelSize(2, "", logits_bytes=10 * MIB if region == "checkpoint" else None))
+    assert peak is not None and peak.categories == {name: 10 * MIB}
+    recording.span("ProfilerStep#0", begin)
+    begin = recording.now_us
+    recording.alloc(2, 5)
+    recording.span("ProfilerStep#1", begin)
+    peak = at_peak(recording)
     kept = name if region == "checkpoint" else "kept from earlier steps"
-    assert found is not None and found.categories == {kept: 10 * MIB, "other": 5 * MIB}
+    assert peak is not None and peak.categories == {kept: 10 * MIB, "other": 5 * MIB}
 
 
 @pytest.mark.parametrize(

@@ -40,24 +40,24 @@ def traffic(*calls: Call, world: int | None = 2) -> Traffic:
     ],
 )  # fmt: skip
 def test_frames_tell_who_called(places: list[tuple[str, str]], kind: str, is_list: bool) -> None:
-    (one,) = traffic(gathered(UNIT, *places)).gathers
-    assert (one.kind, one.is_list, one.guessed) == (kind, is_list, False)
-    assert one.full_bytes == UNIT * 4 * 2 and one.ranks == 2
+    (gather,) = traffic(gathered(UNIT, *places)).gathers
+    assert (gather.kind, gather.is_list, gather.guessed) == (kind, is_list, False)
+    assert gather.full_bytes == UNIT * 4 * 2 and gather.ranks == 2
 
 
 def test_without_frames_a_gather_whose_size_is_reduced_as_well_is_a_units() -> None:
-    found = traffic(gathered(UNIT), call(2, None, "reduce_scatter", 2 * UNIT))
-    (one,) = found.gathers
-    assert one.kind == "unit" and one.guessed and found.scattered == {2 * UNIT * 4}
-    assert [(move.what, move.unit) for move in found.moves] == [("gather", 2 * UNIT), ("reduce", 2 * UNIT)]
+    result = traffic(gathered(UNIT), call(2, None, "reduce_scatter", 2 * UNIT))
+    (gather,) = result.gathers
+    assert gather.kind == "unit" and gather.guessed and result.scattered == {2 * UNIT * 4}
+    assert [(move.what, move.unit) for move in result.moves] == [("gather", 2 * UNIT), ("reduce", 2 * UNIT)]
     small = traffic(gathered(8), call(2, None, "reduce_scatter", 16))
     assert small.gathers[0].kind == "unknown" and small.moves == [], "small sizes are equal by chance"
 
 
 def test_the_size_of_a_group_that_the_dump_does_not_describe() -> None:
     calls = [gathered(UNIT), call(2, None, "reduce_scatter", 4 * UNIT)] * 3
-    (one, *_) = traffic(*calls, world=None).gathers
-    assert one.ranks == 4
+    (item, *_) = traffic(*calls, world=None).gathers
+    assert item.ranks == 4
     alike = [gathered(UNIT), call(2, None, "all_reduce", UNIT)] * 3
     assert of_calls(alike, {}, "tr_0", 8).gathers[0].ranks == 8, "a reduction as large as a part shows no group"
 
@@ -105,7 +105,7 @@ def ring(*records: RingRecord) -> Traffic:
 
 
 @pytest.mark.parametrize(
-    ("one", "kind"),
+    ("item", "kind"),
     [
         (record("all_gather"), "user"),
         (record("all_gather_into_tensor", file=C10D), "library"),
@@ -114,16 +114,16 @@ def ring(*records: RingRecord) -> Traffic:
         (record("gather"), "user"),
     ],
 )
-def test_a_ring_tells_line_step_and_region(one: RingRecord, kind: str) -> None:
-    (found,) = ring(one).gathers
-    assert (found.kind, found.step, found.region, found.evidence) == (kind, 3, "forward", "ring")
-    assert found.full_bytes == one.numel * 4 * 2 and (found.site is None) == (one.file == "")
+def test_a_ring_tells_line_step_and_region(item: RingRecord, kind: str) -> None:
+    (gather,) = ring(item).gathers
+    assert (gather.kind, gather.step, gather.region, gather.evidence) == (kind, 3, "forward", "ring")
+    assert gather.full_bytes == item.numel * 4 * 2 and (gather.site is None) == (item.file == "")
 
 
 def test_a_gather_whose_size_is_reduced_and_scattered_too_is_a_units() -> None:
-    found = ring(record("all_gather_into_tensor"), record("reduce_scatter_tensor", 2 * UNIT))
-    assert [(one.kind, one.guessed) for one in found.gathers] == [("unit", True)]
-    assert len(found.moves) == 2 and found.whole.least_bytes == 2 * UNIT * 4
+    traffic = ring(record("all_gather_into_tensor"), record("reduce_scatter_tensor", 2 * UNIT))
+    assert [(gather.kind, gather.guessed) for gather in traffic.gathers] == [("unit", True)]
+    assert len(traffic.moves) == 2 and traffic.whole.least_bytes == 2 * UNIT * 4
     listed = ring(record("all_gather"), record("reduce_scatter_tensor", 2 * UNIT))
     assert listed.gathers[0].kind == "user", "a list of tensors is the user's"
 

@@ -25,10 +25,10 @@ def job(size: ModelSize, *peaks: int) -> JobMemory:
 
 def test_states_shrink_copies_grow_and_what_is_gathered_stays():
     sharded = ModelSize(4, "fsdp", 1024, 1024, 2048, "test", 4)  # 4096 bytes of states, 1024 a rank
-    found = job(sharded, 5000).predicted(fixed_bytes=1000)
-    assert (found.peak_bytes, found.without_bytes) == (5000 - 1024 + 64, 4000 - 1024 + 64)
-    found = job(sharded, 5000).predicted(linear_bytes=400)
-    assert found.peak_bytes - found.without_bytes == 64 * 400 // 4
+    result = job(sharded, 5000).predicted(fixed_bytes=1000)
+    assert (result.peak_bytes, result.without_bytes) == (5000 - 1024 + 64, 4000 - 1024 + 64)
+    result = job(sharded, 5000).predicted(linear_bytes=400)
+    assert result.peak_bytes - result.without_bytes == 64 * 400 // 4
 
 
 def test_nothing_is_predicted_without_a_peak_or_for_fewer_ranks():
@@ -38,21 +38,21 @@ def test_nothing_is_predicted_without_a_peak_or_for_fewer_ranks():
 
 
 def test_the_peak_is_that_of_the_fullest_rank():
-    found = job(ModelSize(3, ""), 5, 900, 70)
-    assert found.peak() == 900
-    assert [found.peak_bytes(rank) for rank in found.ranks.values()] == [5, 900, 70]
+    job_memory = job(ModelSize(3, ""), 5, 900, 70)
+    assert job_memory.peak() == 900
+    assert [job_memory.peak_bytes(rank) for rank in job_memory.ranks.values()] == [5, 900, 70]
     assert job(ModelSize(3, "")).peak() is None
 
 
 def test_capacity_is_the_message_then_the_smallest_device_then_the_node():
-    found = job(ModelSize(2, ""), 5)
-    assert found.capacity() is None
-    found.nodes[0] = Timeline(rank_rss={0: [], 1: []}, host_total_bytes=1000)
-    assert found.capacity().size_bytes == 500
-    found.nodes[0].devices = {0: DeviceSamples(80), 1: DeviceSamples(40), 2: DeviceSamples(None)}
-    assert (found.capacity().size_bytes, found.capacity().source) == (40, "telemetry")
-    found.ran_out = [RanOut(0, "cuda", ITEM, total_bytes=30, limit_bytes=20)]
-    assert (found.capacity().size_bytes, found.capacity().source) == (20, "a.log")
+    job_memory = job(ModelSize(2, ""), 5)
+    assert job_memory.capacity() is None
+    job_memory.nodes[0] = Timeline(rank_rss={0: [], 1: []}, host_total_bytes=1000)
+    assert job_memory.capacity().size_bytes == 500
+    job_memory.nodes[0].devices = {0: DeviceSamples(80), 1: DeviceSamples(40), 2: DeviceSamples(None)}
+    assert (job_memory.capacity().size_bytes, job_memory.capacity().source) == (40, "telemetry")
+    job_memory.ran_out = [RanOut(0, "cuda", ITEM, total_bytes=30, limit_bytes=20)]
+    assert (job_memory.capacity().size_bytes, job_memory.capacity().source) == (20, "a.log")
 
 
 @pytest.mark.parametrize(("group", "ranks"), [(4, (0, 1, 2, 3)), (2, (1, 3)), (0, (1, 3))])
@@ -61,12 +61,12 @@ def test_a_collective_of_the_whole_job_was_issued_by_all_ranks(group, ranks):
 
 
 def test_lines_are_those_of_the_named_ranks():
-    found = job(ModelSize(4, ""))
-    found.ran_out = [
+    job_memory = job(ModelSize(4, ""))
+    job_memory.ran_out = [
         RanOut(rank, "cuda", ITEM, site=Frame("/home/me/train.py", 10 + rank, "main")) for rank in range(4)
     ]
-    assert [(rank, at.line) for rank, at in found.ran_out_at((1, 3))] == [(1, 11), (3, 13)]
-    assert found.ran_out_at(()) == []
+    assert [(rank, at.line) for rank, at in job_memory.ran_out_at((1, 3))] == [(1, 11), (3, 13)]
+    assert job_memory.ran_out_at(()) == []
 
 
 @pytest.mark.parametrize(

@@ -33,28 +33,28 @@ def traced(rank: int) -> RankMemory:
 
 
 def test_a_rank_with_recorded_allocations() -> None:
-    found = measures(job([traced(0)]))["ranks"]["0"]
-    assert found["peak_bytes"] == 160 * MIB == sum(found["categories"].values())
-    assert (found["peak_step"], found["peak_region"]) == (0, "backward")
-    over_time = found["over_time"]
+    rank = measures(job([traced(0)]))["ranks"]["0"]
+    assert rank["peak_bytes"] == 160 * MIB == sum(rank["categories"].values())
+    assert (rank["peak_step"], rank["peak_region"]) == (0, "backward")
+    over_time = rank["over_time"]
     assert over_time["peak"]["bytes"] == 160 * MIB and over_time["unit"] == "s"
     assert all(len(row) == 1 + len(over_time["kinds"]) for row in over_time["rows"])
-    assert max(size for _, size in found["curve"]) == 160 * MIB
+    assert max(size for _, size in rank["curve"]) == 160 * MIB
 
 
 def test_the_highest_peaks_are_shown_however_many_ranks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RANKS", 3)
     monkeypatch.setattr(module, "MAX_STACKED", 1)
-    found = measures(job([stepped(rank, rank + 1) for rank in range(6)]))["ranks"]
-    assert list(found) == ["3", "4", "5"]
-    assert [name for name, one in found.items() if "over_time" in one] == ["5"]
+    ranks = measures(job([stepped(rank, rank + 1) for rank in range(6)]))["ranks"]
+    assert list(ranks) == ["3", "4", "5"]
+    assert [name for name, value in ranks.items() if "over_time" in value] == ["5"]
 
 
 def test_where_no_rank_left_anything_telemetry_tells_of_the_processes() -> None:
     node = Timeline([], host_used=[(0.0, 1)], rank_rss={0: [(0.0, 5 * MIB), (1.0, 9 * MIB)], 1: [(0.0, MIB)]})
-    found = measures(job([], nodes={0: node}))["ranks"]
-    assert list(found) == ["0", "1"] and found["0"]["curve_of"] == "the process (resident set)"
-    assert found["0"]["over_time"]["peak"]["bytes"] == 9 * MIB and "peak_bytes" not in found["0"]
+    ranks = measures(job([], nodes={0: node}))["ranks"]
+    assert list(ranks) == ["0", "1"] and ranks["0"]["curve_of"] == "the process (resident set)"
+    assert ranks["0"]["over_time"]["peak"]["bytes"] == 9 * MIB and "peak_bytes" not in ranks["0"]
 
 
 def test_the_capacity_of_a_rank_is_that_of_its_own_message_else_of_devices_that_agree() -> None:

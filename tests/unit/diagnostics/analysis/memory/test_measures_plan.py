@@ -41,23 +41,23 @@ def stored(**parts: int) -> dict[str, Any]:
 
 
 def test_the_allocators_peak_is_compared_with_the_planned_one(tmp_path: Path) -> None:
-    found = planned(run_of(tmp_path, stored(), peak_allocated_bytes=int(14.8 * GIB), allocated_bytes=GIB))
-    assert (found["planned_bytes"], found["was_bytes"]) == (9 * GIB, int(14.8 * GIB))
-    assert plan_lines({"memory": {"plan": found}}) == ["planned 9 GiB, actual 14.8 GiB"]
+    result = planned(run_of(tmp_path, stored(), peak_allocated_bytes=int(14.8 * GIB), allocated_bytes=GIB))
+    assert (result["planned_bytes"], result["was_bytes"]) == (9 * GIB, int(14.8 * GIB))
+    assert plan_lines({"memory": {"plan": result}}) == ["planned 9 GiB, actual 14.8 GiB"]
 
 
-@pytest.mark.parametrize(("gib", "told"), [(9.8, False), (10.0, True), (8.2, False), (8.0, True)])
-def test_a_tenth_more_or_less_is_worth_a_line(tmp_path: Path, gib: float, told: bool) -> None:
-    found = planned(run_of(tmp_path, stored(), peak_allocated_bytes=int(gib * GIB), allocated_bytes=GIB))
-    assert ("differs" in found) is told
+@pytest.mark.parametrize(("gib", "text"), [(9.8, False), (10.0, True), (8.2, False), (8.0, True)])
+def test_a_tenth_more_or_less_is_worth_a_line(tmp_path: Path, gib: float, text: bool) -> None:
+    result = planned(run_of(tmp_path, stored(), peak_allocated_bytes=int(gib * GIB), allocated_bytes=GIB))
+    assert ("differs" in result) is text
 
 
 def test_the_resident_set_is_not_compared_with_tensors(tmp_path: Path) -> None:
-    found = planned(run_of(tmp_path, stored()))
-    assert "was_bytes" not in found
-    assert found["missing"] == "tensors"
-    assert plan_lines({"memory": {"plan": found}}, everything=False) == []
-    (line,) = plan_lines({"memory": {"plan": found}})
+    result = planned(run_of(tmp_path, stored()))
+    assert "was_bytes" not in result
+    assert result["missing"] == "tensors"
+    assert plan_lines({"memory": {"plan": result}}, everything=False) == []
+    (line,) = plan_lines({"memory": {"plan": result}})
     assert "that of the process does not measure it" in line
 
 
@@ -87,7 +87,11 @@ def test_an_address_that_is_given_out_again_was_released() -> None:
     curve = build(TraceMarks(events=events))
     assert curve is not None
     assert curve.peak_bytes == 150
-    assert [(one.size_bytes, one.end_us) for one in curve.allocations] == [(100, 3), (50, None), (100, 4)]
+    assert [(allocation.size_bytes, allocation.end_us) for allocation in curve.allocations] == [
+        (100, 3),
+        (50, None),
+        (100, 4),
+    ]
 
 
 def test_what_gloo_allocates_inside_its_collectives_is_left_out() -> None:
@@ -96,10 +100,10 @@ def test_what_gloo_allocates_inside_its_collectives_is_left_out() -> None:
     curve = build(TraceMarks(backend=backend, events=events))
     assert curve is not None
     assert curve.peak_bytes == 1100
-    assert [one.backend for one in curve.allocations] == [False, True, True, False]
+    assert [allocation.backend for allocation in curve.allocations] == [False, True, True, False]
     own = without_backend(curve)
     assert own.peak_bytes == 120
-    assert [one.size_bytes for one in own.at_peak] == [100, 20]
+    assert [item.size_bytes for item in own.at_peak] == [100, 20]
 
 
 def test_a_unit_that_is_gathered_again_has_let_go_of_its_buffer() -> None:

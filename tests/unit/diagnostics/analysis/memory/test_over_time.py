@@ -27,7 +27,7 @@ SCHEMA = json.loads((Path(__file__).resolve().parents[5] / "docs" / "report.sche
 
 
 def stored(tensors: Any) -> int:
-    return sum(one.untyped_storage().nbytes() for one in tensors)
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def trained() -> tuple[Allocator, list[tuple[float, dict[str, int]]]]:
     truth = []
 
     def note(**more: int) -> None:
-        states = [s for one in optimizer.state.values() for s in one.values() if s.numel() > 1]
+        states = [s for item in optimizer.state.values() for s in item.values() if s.numel() > 1]
         sizes = {"parameters": stored(model.parameters()), "optimizer states": stored(states), **more}
         truth.append(((kept.events[-1]["time_us"] - CLOCK_US) / 1e6, sizes))
 
@@ -68,7 +68,7 @@ def load(folder: Path, value: dict[str, Any]) -> Any:
 
 
 def level(rows: list[memory_levels.Row], time_s: float) -> dict[str, int]:
-    row = [one for one in rows if one[0] <= time_s + 1e-9][-1]
+    row = [item for item in rows if item[0] <= time_s + 1e-9][-1]
     return dict(zip(KINDS, row[1], strict=True))
 
 
@@ -78,8 +78,8 @@ def test_the_history_of_a_training_is_told_by_what_it_is_for(trained, tmp_path, 
     history = load(tmp_path, kept.snapshot()).history
     assert len(truth) == 2 * STEPS
     for time_s, sizes in truth:
-        found = level(history.rows, time_s)
-        assert {name: found[name] for name in sizes} == sizes
+        result = level(history.rows, time_s)
+        assert {name: result[name] for name in sizes} == sizes
     row = dict(zip(KINDS, history.peak[1], strict=True))
     assert row["activations"] > 0.5 * total(history.peak)
     assert row["not attributed"] <= 512 * 64 * 4 + 4096  # the batch, which the training's own code allocates
@@ -179,16 +179,16 @@ def test_a_stack_of_another_shape_says_nothing():
 
 def test_an_out_of_memory_moment_is_kept_and_frames_of_old_torch_have_no_times():
     events = [{"action": "alloc", "addr": 1, "size": 10}, {"action": "oom", "size": 99, "device_free": 3}]
-    found = memory_history.read(events, {1: (10, "not attributed")}, 30)
-    assert (found.has_times, found.failed) == (False, (1.0, 99))
-    assert found.peak is not None and found.peak[1][-2:] == (10, 20)
+    history = memory_history.read(events, {1: (10, "not attributed")}, 30)
+    assert (history.has_times, history.failed) == (False, (1.0, 99))
+    assert history.peak is not None and history.peak[1][-2:] == (10, 20)
 
 
 def measures_of(folder: Path) -> dict[str, Any]:
     """As they stand in report.json, which the published schema describes."""
-    found: dict[str, Any] = json.loads(json.dumps(measures(folder)))
-    jsonschema.validate(found, {**SCHEMA["properties"]["measures"]["properties"]["memory"], "$defs": SCHEMA["$defs"]})
-    return found
+    output: dict[str, Any] = json.loads(json.dumps(measures(folder)))
+    jsonschema.validate(output, {**SCHEMA["properties"]["measures"]["properties"]["memory"], "$defs": SCHEMA["$defs"]})
+    return output
 
 
 def test_a_snapshot_in_the_report(trained, tmp_path):
@@ -262,9 +262,9 @@ def test_of_many_ranks_the_highest_are_told_over_time(tmp_path):
         high = (100 if rank == 33 else 1) * MIB
         rank_file(tmp_path, [5 * MIB, 9 * MIB + high + rank, 7 * MIB], [50 * MIB] * 3, rank)
     ranks = measures_of(tmp_path)["ranks"]
-    told = [int(rank) for rank, record in ranks.items() if "over_time" in record]
+    text = [int(rank) for rank, record in ranks.items() if "over_time" in record]
     assert len(ranks) == 40
-    assert told == [32, 33, 34, 35, 36, 37, 38, 39]
+    assert text == [32, 33, 34, 35, 36, 37, 38, 39]
 
 
 def waste() -> torch.Tensor:
@@ -290,7 +290,7 @@ def test_a_damaged_snapshot_is_a_value_error_or_a_value(trained, tmp_path):
     data = pickle.dumps(trained[0].snapshot(60))
     generator = random.Random(3)
     path = tmp_path / "snapshot_rank0.pickle"
-    odd: list[Any] = [None, -1, 1 << 70, "x", [], {}, [{}], True, 1e300, "ProfilerStep#9"]
+    uneven: list[Any] = [None, -1, 1 << 70, "x", [], {}, [{}], True, 1e300, "ProfilerStep#9"]
     for n in range(300):
         if n % 2:
             cut = bytearray(data)
@@ -303,7 +303,7 @@ def test_a_damaged_snapshot_is_a_value_error_or_a_value(trained, tmp_path):
                 event = generator.choice(
                     [*value["device_traces"][0], *value["segments"][0]["blocks"], *value["external_annotations"]]
                 )
-                event[generator.choice(list(event))] = generator.choice(odd)
+                event[generator.choice(list(event))] = generator.choice(uneven)
             path.write_bytes(pickle.dumps(value))
         try:
             loaded = SnapshotFile(path, path.name, 0, Limits()).load()

@@ -101,9 +101,9 @@ def test_a_stage_with_fewer_messages_whose_host_went_on_is_found_without_a_cycle
     groups = {"1": [0, 2], "2": [1, 3]}
     programs = {rank: [*_stage(rank, 4) * 3, *_stage(rank, 3 if rank < 2 else 4)] for rank in range(4)}
     write(tmp_path, Job(programs, groups, nobody_completes=4))
-    (found,) = [one for one in detect(evidence(tmp_path, world_size=4)) if one.status == "confirmed"]
-    assert (found.cause, found.ranks, found.victims) == ("hang.p2p_cycle", (0, 1), (2, 3))
-    assert "Rank 0 posted the other half 3 times in this round and 4 times in the one before" in found.summary
+    (finding,) = [item for item in detect(evidence(tmp_path, world_size=4)) if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.p2p_cycle", (0, 1), (2, 3))
+    assert "Rank 0 posted the other half 3 times in this round and 4 times in the one before" in finding.summary
 
 
 def test_a_stage_with_fewer_messages_that_waits_for_messages_itself(tmp_path: Path) -> None:
@@ -118,5 +118,5 @@ def test_a_stage_with_fewer_messages_that_waits_for_messages_itself(tmp_path: Pa
 
     programs = {rank: [*step(rank, 4) * 3, *step(rank, 3 if rank == 1 else 4)] for rank in range(3)}
     write(tmp_path, Job(programs, {"1": [0, 1, 2]}, nobody_completes=4))
-    (found,) = [case for case in detect(evidence(tmp_path, world_size=3)) if case.status == "confirmed"]
-    assert (found.cause, found.ranks, found.victims) == ("hang.p2p_cycle", (1,), (0, 2))
+    (result,) = [case for case in detect(evidence(tmp_path, world_size=3)) if case.status == "confirmed"]
+    assert (result.cause, result.ranks, result.victims) == ("hang.p2p_cycle", (1,), (0, 2))

@@ -23,8 +23,8 @@ def programs(steps: int) -> dict[int, list[Op]]:
 
 def only(folder: Path, job: Job, **options: object) -> Shown:
     write(folder, job, **options)  # type: ignore[arg-type]
-    (found,) = [one for one in detect(evidence(folder, world_size=len(job.programs))) if one.status == "confirmed"]
-    return found
+    (finding,) = [item for item in detect(evidence(folder, world_size=len(job.programs))) if item.status == "confirmed"]
+    return finding
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -36,31 +36,31 @@ def test_the_rank_that_went_on_without_a_call_of_the_world_is_alone_to_blame(
     """Its neighbour in the small group waits in the world's call like everybody else."""
     calls = programs(5)
     del calls[culprit][2 * at + 1]
-    found = only(tmp_path, Job(calls, GROUPS, backend))
-    assert (found.cause, found.ranks) == ("hang.conditional_collective", (culprit,))
-    assert found.victims == tuple(rank for rank in range(4) if rank != culprit)
-    assert [(place.rank in found.ranks, place.line) for place in found.where] == [(True, 4), (False, 5)]
-    assert found.position == at + 1 and "skipped all_reduce [9] float32" in found.summary
+    finding = only(tmp_path, Job(calls, GROUPS, backend))
+    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (culprit,))
+    assert finding.victims == tuple(rank for rank in range(4) if rank != culprit)
+    assert [(place.rank in finding.ranks, place.line) for place in finding.where] == [(True, 4), (False, 5)]
+    assert finding.position == at + 1 and "skipped all_reduce [9] float32" in finding.summary
 
 
 def test_a_ring_that_wrapped_shows_it_as_well(tmp_path: Path) -> None:
     calls = programs(40)
     del calls[2][71]
-    found = only(tmp_path, Job(calls, GROUPS, ring={0: 9, 1: 8, 2: 7, 3: 12}))
-    assert (found.cause, found.ranks) == ("hang.conditional_collective", (2,))
+    finding = only(tmp_path, Job(calls, GROUPS, ring={0: 9, 1: 8, 2: 7, 3: 12}))
+    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (2,))
 
 
 def test_two_ranks_that_walked_past_are_both_blamed_and_half_of_all_is_a_tie(tmp_path: Path) -> None:
     groups = {"1": [0, 1], "2": [2, 3], "3": [4, 5]}
     calls = {rank: [*step(rank) * 5, C] for rank in range(6)}
     del calls[0][7], calls[2][7]
-    found = only(tmp_path / "six", Job(calls, groups))
-    assert (found.cause, found.ranks) == ("hang.conditional_collective", (0, 2))
+    finding = only(tmp_path / "six", Job(calls, groups))
+    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (0, 2))
     both = {"1": [0, 1], "2": [0, 1]}
     pair = [Op(group="1", line=4), Op(group="2", line=5)]
-    found = only(tmp_path / "two", Job({0: [*pair * 5, C], 1: [*pair * 3, pair[0], *pair, C]}, both))
-    assert (found.cause, found.ranks) == ("hang.conditional_collective", (0, 1))
-    assert "tie" in found.summary
+    finding = only(tmp_path / "two", Job({0: [*pair * 5, C], 1: [*pair * 3, pair[0], *pair, C]}, both))
+    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (0, 1))
+    assert "tie" in finding.summary
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -75,10 +75,10 @@ def test_groups_used_the_other_way_round_in_one_round_stay_an_order(tmp_path: Pa
         turned = [replace(op, line=op.line + 10) for op in turned]
     elif how == "other caller":
         turned = [replace(op, caller=77) for op in turned]
-    usual = [first, second] * 5
-    calls = {0: [*usual, C], 1: [*usual[:6], *turned, *usual[8:], C]}
-    found = only(tmp_path, Job({**calls, 2: [C], 3: [C]}, both, backend))
-    assert (found.cause, found.ranks) == ("hang.group_order", (0, 1))
+    original = [first, second] * 5
+    calls = {0: [*original, C], 1: [*original[:6], *turned, *original[8:], C]}
+    finding = only(tmp_path, Job({**calls, 2: [C], 3: [C]}, both, backend))
+    assert (finding.cause, finding.ranks) == ("hang.group_order", (0, 1))
 
 
 PROGRAM = """\
@@ -104,5 +104,5 @@ def test_a_call_of_another_group_that_the_text_gives_to_one_rank_is_no_order_of_
     dp = Op(size=9, line=3, group="1")
     calls = {rank: [*[dp] * 4, replace(dp, line=8 if other == "else" else 3)] for rank in (1, 2)}
     calls[0] = [*[dp] * 4, Op("barrier", line=5)]
-    found = only(tmp_path, Job(calls, {"1": [0, 1, 2]}, "gloo"))
-    assert (found.cause, found.ranks) == (f"hang.{cause}", (0,))
+    finding = only(tmp_path, Job(calls, {"1": [0, 1, 2]}, "gloo"))
+    assert (finding.cause, finding.ranks) == (f"hang.{cause}", (0,))

@@ -72,13 +72,13 @@ A2A = """\
 def confirmed(folder: Path, **logs: str) -> list[Finding]:
     for name, text in logs.items():
         (folder / f"{name}.log").write_text(text, encoding="utf-8")
-    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+    return [finding for finding in detect(gather(folder, Limits())) if finding.status == "confirmed"]
 
 
 def test_an_exception_without_a_rank_is_of_the_process_that_torchrun_lists_with_code_1(tmp_path: Path) -> None:
-    (found,) = confirmed(tmp_path, out=LISTED.format(other="-15 (pid: 3820)  (SIGTERM)"))
-    assert (found.cause, found.ranks, found.victims) == ("hang.rank_raised", (1,), (0,))
-    assert [(place.rank, place.file, place.line) for place in found.where] == [(1, "/w/train.py", 3)]
+    (finding,) = confirmed(tmp_path, out=LISTED.format(other="-15 (pid: 3820)  (SIGTERM)"))
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.rank_raised", (1,), (0,))
+    assert [(place.rank, place.file, place.line) for place in finding.where] == [(1, "/w/train.py", 3)]
 
 
 def test_a_sigint_of_one_process_ended_it_and_ctrl_c_ends_no_rank(tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_a_sigint_of_one_process_ended_it_and_ctrl_c_ends_no_rank(tmp_path: Path
     )
     text = stack + LISTED[LISTED.index("W1122") :].format(other="-15 (pid: 3820)  (SIGTERM)")
     text = text.replace("exitcode: 1)", "exitcode: -2)").replace("1 (pid: 3821)", "-2 (pid: 3821)  (SIGINT)")
-    (found,) = confirmed(tmp_path, out=text)
-    assert (found.cause, found.ranks, found.where[0].line) == ("hang.rank_killed", (1,), 15)
-    assert "SIGINT" in found.remedies[0].change
+    (finding,) = confirmed(tmp_path, out=text)
+    assert (finding.cause, finding.ranks, finding.where[0].line) == ("hang.rank_killed", (1,), 15)
+    assert "SIGINT" in finding.remedies[0].change
     (tmp_path / "out.log").write_text(stack)
-    assert [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == []
+    assert [item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"] == []
 
 
 def test_models_that_differ_have_a_remedy_of_their_own(tmp_path: Path) -> None:
@@ -100,40 +100,42 @@ def test_models_that_differ_have_a_remedy_of_their_own(tmp_path: Path) -> None:
         "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0."
     )
     text = f'[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 17, in main\n[rank1]:     DDP(model)\n[rank1]: RuntimeError: {words}\n'
-    (found,) = confirmed(tmp_path, out=text)
-    assert (found.cause, found.where[0].line) == ("hang.rank_raised", 17)
-    assert found.remedies[0].change.startswith("build the same model on every rank before /w/train.py:17")
+    (finding,) = confirmed(tmp_path, out=text)
+    assert (finding.cause, finding.where[0].line) == ("hang.rank_raised", 17)
+    assert finding.remedies[0].change.startswith("build the same model on every rank before /w/train.py:17")
 
 
 @pytest.mark.parametrize(
-    ("raised", "world", "blamed", "victims"),
+    ("raised", "world", "culprits", "victims"),
     [((1,), 2, (0, 1), ()), ((1, 2), 3, (0,), (1, 2)), ((2,), 4, (2,), ())],
 )
 def test_whose_model_differs_is_told_by_how_many_raise(
-    raised: tuple[int, ...], world: int, blamed: tuple[int, ...], victims: tuple[int, ...]
+    raised: tuple[int, ...], world: int, culprits: tuple[int, ...], victims: tuple[int, ...]
 ) -> None:
     words = (
         "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0."
     )
     errors = [RankError(rank, "log", 1, "RuntimeError", words) for rank in raised]
-    found = detect(Evidence(Path("nowhere"), Limits(), errors=errors, world_size=world))
-    assert [(one.ranks, one.victims) for one in found if one.status == "confirmed"] == [(blamed, victims)]
+    findings = detect(Evidence(Path("nowhere"), Limits(), errors=errors, world_size=world))
+    assert [(finding.ranks, finding.victims) for finding in findings if finding.status == "confirmed"] == [
+        (culprits, victims)
+    ]
 
 
 def test_an_exception_that_was_told_before_ended_it_all_the_same(tmp_path: Path) -> None:
-    told = 'Traceback (most recent call last):\n  File "/w/train.py", line 33, in {}\n    float(x)\nValueError: abc\n'
-    for text in (told.format("main") * 2, told.format("<module>") * 2):
+    result = 'Traceback (most recent call last):\n  File "/w/train.py", line 33, in {}\n    float(x)\nValueError: abc\n'
+    for text in (result.format("main") * 2, result.format("<module>") * 2):
         (tmp_path / "stderr.log").write_text(text)
         assert {error.type for error in gather(tmp_path, Limits()).errors} == {"ValueError"}
 
 
 def test_of_two_that_ended_with_code_1_none_is_blamed_for_it(tmp_path: Path) -> None:
-    found = confirmed(tmp_path, out=LISTED.format(other="1 (pid: 3820)"))
-    assert [one.ranks for one in found] in ([], [()])
+    findings = confirmed(tmp_path, out=LISTED.format(other="1 (pid: 3820)"))
+    assert [finding.ranks for finding in findings] in ([], [()])
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "what", "line"),
+    ("item", "two", "what", "line"),
     [
         ("ConnectionResetError: [Errno 104] Connection reset by peer",
          "RuntimeError: DataLoader worker (pid 31184) is killed by signal: Killed. ", "DataLoader worker", 12),
@@ -146,28 +148,28 @@ def test_of_two_that_ended_with_code_1_none_is_blamed_for_it(tmp_path: Path) -> 
     ],
 )  # fmt: skip
 def test_of_a_chain_the_raised_exception_counts_unless_it_follows_from_the_first(
-    tmp_path: Path, one: str, two: str, what: str, line: int
+    tmp_path: Path, item: str, two: str, what: str, line: int
 ) -> None:
-    (found,) = confirmed(tmp_path, out=CHAIN.format(first="train", one=one, two=two))
-    assert found.ranks == (1,)
-    assert what in found.summary
-    assert found.where[0].line == line
+    (finding,) = confirmed(tmp_path, out=CHAIN.format(first="train", one=item, two=two))
+    assert finding.ranks == (1,)
+    assert what in finding.summary
+    assert finding.where[0].line == line
 
 
 def test_a_killed_worker_of_the_data_loader_has_a_remedy_of_its_own(tmp_path: Path) -> None:
     text = CHAIN.format(
         first="queue", one="OSError: x", two="RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed."
     )
-    (found,) = confirmed(tmp_path, out=text)
-    assert "data loader worker at /w/train.py:12" in found.remedies[0].change
-    assert "SIGKILL" in found.remedies[0].why
+    (finding,) = confirmed(tmp_path, out=text)
+    assert "data loader worker at /w/train.py:12" in finding.remedies[0].change
+    assert "SIGKILL" in finding.remedies[0].why
 
 
 def test_what_gloo_says_of_a_ranks_own_arguments_is_no_lost_peer(tmp_path: Path) -> None:
-    (found,) = confirmed(tmp_path, out=A2A)
-    assert (found.cause, found.ranks, found.victims) == ("hang.rank_raised", (1,), (0,))
-    assert (found.where[0].file, found.where[0].line) == ("/w/a2a.py", 9)
-    assert "input_split_sizes" in found.remedies[0].change
+    (finding,) = confirmed(tmp_path, out=A2A)
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.rank_raised", (1,), (0,))
+    assert (finding.where[0].file, finding.where[0].line) == ("/w/a2a.py", 9)
+    assert "input_split_sizes" in finding.remedies[0].change
 
 
 def test_a_stopped_job_blames_nobody(tmp_path: Path) -> None:
@@ -190,12 +192,12 @@ def test_a_stopped_job_blames_nobody(tmp_path: Path) -> None:
 )
 def test_tasks_of_slurm(tmp_path: Path, why: str, cause: str) -> None:
     log = f"step 10 loss 2.1\nsrun: error: node1: task 3: {why}\nsrun: Terminating StepId=124.0\n"
-    assert [(one.cause, one.ranks) for one in confirmed(tmp_path, out=log)] == [(cause, (3,))]
+    assert [(finding.cause, finding.ranks) for finding in confirmed(tmp_path, out=log)] == [(cause, (3,))]
 
 
 def test_a_task_within_which_torchrun_made_ranks_is_no_rank(tmp_path: Path) -> None:
     log = "srun: error: node1: task 3: Out Of Memory\n" + LISTED.format(other="-15 (pid: 3820)  (SIGTERM)")
-    assert [one.ranks for one in confirmed(tmp_path, out=log)] == [(1,)]
+    assert [finding.ranks for finding in confirmed(tmp_path, out=log)] == [(1,)]
 
 
 def test_nccl_that_finds_no_memory(tmp_path: Path) -> None:
@@ -206,9 +208,9 @@ def test_nccl_that_finds_no_memory(tmp_path: Path) -> None:
         "version 2.20.5\n[rank1]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank1]: Last error:\n"
         "[rank1]: Cuda failure 'out of memory'\n"
     )
-    (found,) = confirmed(tmp_path, out=log)
-    assert (found.cause, found.ranks) == ("hang.rank_oom", (1,))
-    assert "Cuda failure 'out of memory' (train.py:60)" in found.summary
+    (finding,) = confirmed(tmp_path, out=log)
+    assert (finding.cause, finding.ranks) == ("hang.rank_oom", (1,))
+    assert "Cuda failure 'out of memory' (train.py:60)" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_a_dump_that_cannot_be_understood_blames_nobody(tmp_path: Path, entries:
     dumps(tmp_path, Job({rank: [Op(), Op(size=4)][: 1 if rank == 1 else 2] for rank in range(4)}), form="json")
     (tmp_path / "tr_1").write_text(json.dumps({"version": "2.10", "pg_config": {}, "entries": entries}))
     evidence = gather(tmp_path, Limits())
-    assert not [one for one in detect(evidence) if one.status == "confirmed"]
+    assert not [finding for finding in detect(evidence) if finding.status == "confirmed"]
     assert any(problem.file == "tr_1" for problem in evidence.problems)
     assert diagnose(tmp_path).outcome == "undecided"
 
@@ -227,18 +229,23 @@ def start(folder: Path, rank: int, state: str, lasted_s: float, idle_s: float, w
     """As the rank tells it under `dtk watch`."""
     path = folder / "start" / "attempt_0" / f"rank_{rank:05d}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = {"dtk_start": 1, "rank": rank, "world_size": world_size, "attempt": 0, "pid": 100 + rank, "state": state}
+    text = {"dtk_start": 1, "rank": rank, "world_size": world_size, "attempt": 0, "pid": 100 + rank, "state": state}
     times = {"host": "n", "since_s": 1e9 - lasted_s, "alive_s": 1e9, "worked_s": 1e9 - idle_s}
-    path.write_text(json.dumps({**told, **times, "frames": [["/w/train.py", 4 + rank, "setup"]]}))
+    path.write_text(json.dumps({**text, **times, "frames": [["/w/train.py", 4 + rank, "setup"]]}))
 
 
 def test_a_rank_that_never_comes_to_its_group(tmp_path: Path) -> None:
     start(tmp_path, 0, "meets", 40, 40)
     start(tmp_path, 1, "started", 50, 50)
     report = diagnose(tmp_path)
-    (found,) = report.root_causes
-    assert (report.outcome, found.cause, found.ranks, found.victims) == ("hung", "hang.rendezvous", (1,), (0,))
-    assert (found.where[0].rank, found.where[0].line) == (1, 5)
+    (root_cause,) = report.root_causes
+    assert (report.outcome, root_cause.cause, root_cause.ranks, root_cause.victims) == (
+        "hung",
+        "hang.rendezvous",
+        (1,),
+        (0,),
+    )
+    assert (root_cause.where[0].rank, root_cause.where[0].line) == (1, 5)
 
 
 @pytest.mark.parametrize(("lasted_s", "idle_s"), [(40, 0.5), (3, 3)])
@@ -248,8 +255,8 @@ def test_one_that_works_or_is_hardly_late_is_not_blamed(tmp_path: Path, lasted_s
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert any(
-        one.finding.cause == "hang.rendezvous" and "rank 1 has not arrived" in text_of(one.finding).summary
-        for one in report.findings
+        finding.finding.cause == "hang.rendezvous" and "rank 1 has not arrived" in text_of(finding.finding).summary
+        for finding in report.findings
     )
 
 
@@ -257,15 +264,15 @@ def test_one_that_left_nothing_is_named_as_missing(tmp_path: Path) -> None:
     start(tmp_path, 0, "meets", 40, 40)
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"
-    assert any("Rank 1 left no record" in text_of(one.finding).summary for one in report.findings)
+    assert any("Rank 1 left no record" in text_of(finding.finding).summary for finding in report.findings)
 
 
 def test_a_log_in_utf_16(tmp_path: Path) -> None:
     text = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79 GiB of which 1 GiB is free.\n"
     for encoding in ("utf-16", "utf-8-sig"):
         (tmp_path / "rank_0.log").write_text(text * 3, encoding=encoding)
-        (found,) = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
-        assert (found.cause, found.ranks) == ("hang.rank_oom", (0,))
+        (finding,) = [item for item in detect(gather(tmp_path, Limits())) if item.status == "confirmed"]
+        assert (finding.cause, finding.ranks) == ("hang.rank_oom", (0,))
 
 
 def test_folders_in_the_place_of_dumps_are_told(tmp_path: Path) -> None:
@@ -296,6 +303,6 @@ WORKER = (
 )
 def test_nobody_is_told_to_repair_dtk(tmp_path: Path, own: str, last: str, says: str) -> None:
     prefixed = "".join(f"[rank1]: {line}\n" for line in own.splitlines())
-    (found,) = confirmed(tmp_path, out=WORKER.format(own=prefixed, last=last))
-    assert found.cause == "hang.rank_raised"
-    assert found.remedies[0].change.startswith(says)
+    (finding,) = confirmed(tmp_path, out=WORKER.format(own=prefixed, last=last))
+    assert finding.cause == "hang.rank_raised"
+    assert finding.remedies[0].change.startswith(says)

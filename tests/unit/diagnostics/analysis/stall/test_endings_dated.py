@@ -36,8 +36,8 @@ def stamp(after_s: float, form: str = FORMATS["logging"], zone_h: float = 0) -> 
 
 def log(prefix: str, form: str, zone_h: float, after_s: float, step: str = "step {} loss 2.0") -> str:
     """Steps until the wait begins at 0 s; a dated line `after_s` later, and an exception below it."""
-    told = [(-30 + 10 * number, step.format(number)) for number in range(3)] + [(after_s, "stopping")]
-    lines = [stamp(at_s, form, zone_h) + text for at_s, text in told]
+    rows = [(-30 + 10 * number, step.format(number)) for number in range(3)] + [(after_s, "stopping")]
+    lines = [stamp(at_s, form, zone_h) + text for at_s, text in rows]
     return "".join(f"{prefix}{line}\n" for line in (*lines, *RAISED))
 
 
@@ -74,11 +74,11 @@ def test_an_exception_long_after_the_own_wait_began_is_its_effect(
 ) -> None:
     dumps(tmp_path)
     (tmp_path / "job.log").write_text(log(prefix, FORMATS[form], zone_h, after_s))
-    found = roots(diagnose(tmp_path))
+    result = roots(diagnose(tmp_path))
     if after_s < 10:
-        assert found == [("rank_raised", (1,))]
+        assert result == [("rank_raised", (1,))]
     else:
-        assert found == ([("conditional_collective", (1,))] if dumps is another_call else [])
+        assert result == ([("conditional_collective", (1,))] if dumps is another_call else [])
 
 
 def test_an_unknown_zone_decides_nothing(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def elastic(folder: Path, rank: int, after_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "after_s", "without", "blamed"),
+    ("ended", "after_s", "without", "culprits"),
     [
         (0, 1200, (0,), ("host_stall", (2,))),  # Others waited for rank 2, which is there and made no such call.
         (0, 1, (0,), ("rank_raised", (0,))),
@@ -114,11 +114,11 @@ def elastic(folder: Path, rank: int, after_s: float) -> None:
     ],
 )
 def test_an_end_while_others_had_waited_for_yet_another_rank_is_an_effect(
-    tmp_path: Path, ended: int, after_s: float, without: tuple[int, ...], blamed: tuple[str, tuple[int, ...]]
+    tmp_path: Path, ended: int, after_s: float, without: tuple[int, ...], culprits: tuple[str, tuple[int, ...]]
 ) -> None:
     write(tmp_path, Job({rank: STEP if rank == 2 else [*STEP, STEP[0]] for rank in range(4)}), without=without)
     elastic(tmp_path, ended, after_s)
-    assert roots(diagnose(tmp_path))[:1] == [blamed]
+    assert roots(diagnose(tmp_path))[:1] == [culprits]
 
 
 @pytest.mark.parametrize("zone_h", [0, 9, -7])
@@ -129,8 +129,8 @@ def test_a_launchers_time_is_of_some_zone(tmp_path: Path, zone_h: float, after_s
     head = f"fit.py FAILED\nFailures:\n[0]:\n  time      : {time}\n  host      : n1\n"
     row = "  rank      : 1 (local_rank: 1)\n  exitcode  : 7 (pid: 4001)\n  error_file: <N/A>\n"
     (tmp_path / "job.log").write_text(head + row)
-    found = roots(diagnose(tmp_path))
-    assert found == ([] if after_s > 10 else [("rank_exited", (1,))])
+    result = roots(diagnose(tmp_path))
+    assert result == ([] if after_s > 10 else [("rank_exited", (1,))])
 
 
 TIMEOUT = (
@@ -140,15 +140,15 @@ TIMEOUT = (
 )
 
 
-@pytest.mark.parametrize(("at_s", "blamed"), [(700, []), (1, [("rank_raised", (2,))])])
+@pytest.mark.parametrize(("at_s", "culprits"), [(700, []), (1, [("rank_raised", (2,))])])
 def test_the_line_above_an_exception_may_be_later_than_the_others_timeouts(
-    tmp_path: Path, at_s: float, blamed: list[tuple[str, tuple[int, ...]]]
+    tmp_path: Path, at_s: float, culprits: list[tuple[str, tuple[int, ...]]]
 ) -> None:
     for rank in (0, 1, 3):
         text = TIMEOUT.format(rank, stamp(600 + rank, "%m%d %H:%M:%S.120000"))
         (tmp_path / f"rank_{rank}.log").write_text(f"{stamp(-10)}step 5 loss 2.0\n{text}")
     (tmp_path / "rank_2.log").write_text(f"{stamp(at_s)}stopping\n" + "".join(f"{line}\n" for line in RAISED))
-    assert roots(diagnose(tmp_path)) == blamed
+    assert roots(diagnose(tmp_path)) == culprits
 
 
 @pytest.mark.parametrize(("below_s", "both"), [(1, False), (400, True), (None, True)])

@@ -31,10 +31,10 @@ def ended(rank: int = 1) -> RankError:
 def played(folder: Path, mine: list[Op], others: list[Op], backend: str, **options: object) -> dict[str, str]:
     """Cause -> status, where rank 1 made `mine` and then ended in order."""
     write(folder, Job({0: others, 1: mine, 2: others}, backend=backend), **options)  # type: ignore[arg-type]
-    found = detect(evidence(folder, world_size=3, errors=[ended()]))
-    for one in found:
-        assert one.status != "confirmed" or one.ranks == (1,)
-    return {one.cause.removeprefix("hang."): one.status for one in found}
+    findings = detect(evidence(folder, world_size=3, errors=[ended()]))
+    for finding in findings:
+        assert finding.status != "confirmed" or finding.ranks == (1,)
+    return {item.cause.removeprefix("hang."): item.status for item in findings}
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
@@ -44,15 +44,15 @@ def test_between_two_rounds_it_ran_fewer(tmp_path: Path, backend: str, setup: li
     assert (said["uneven_iterations"], said["rank_exited"]) == ("confirmed", "confirmed")
 
 
-def left(mine: list[Call], others: list[Call]) -> Divergence:
+def departed_at(mine: list[Call], others: list[Call]) -> Divergence:
     """How rank 1, which ended in order, differs from ranks 0 and 2 by its calls."""
-    found = departure(job({0: others, 1: mine, 2: others}, 3, errors=[ended()]), (1,))
-    assert isinstance(found, Divergence)
-    return found
+    result = departure(job({0: others, 1: mine, 2: others}, 3, errors=[ended()]), (1,))
+    assert isinstance(result, Divergence)
+    return result
 
 
 def test_an_exit_is_compared_like_other_calls() -> None:
-    between = left(history(*[10, 20] * 3), [*history(*[10, 20] * 3), call(7, 10, size=10, done=False)])
+    between = departed_at(history(*[10, 20] * 3), [*history(*[10, 20] * 3), call(7, 10, size=10, done=False)])
     assert (between.kind, between.ended, between.culprits, between.peers) == (
         "fewer_iterations",
         "minority",
@@ -60,7 +60,7 @@ def test_an_exit_is_compared_like_other_calls() -> None:
         (0, 2),
     )
     assert (between.minority.seq, between.majority.seq, between.confidence) == (6, 7, 0.85)
-    more = left(history(10, 20), [*history(10, 30, 20)])
+    more = departed_at(history(10, 20), [*history(10, 30, 20)])
     assert (more.kind, more.ended, more.culprits, more.position) == ("added", "majority", (0, 2), 2)
     assert (more.majority.seq, more.explanation.terms[0].name, more.confidence) == (2, "later calls agree", SEEN)
 
@@ -68,21 +68,21 @@ def test_an_exit_is_compared_like_other_calls() -> None:
 def test_calls_that_exited_ranks_never_made_are_told_with_what_shows_them(tmp_path: Path) -> None:
     extra, shared = Op(line=50, function="evaluate"), [Op(line=11), Op(line=12)]
     write(tmp_path, Job({0: [A, extra, *shared], 1: [A, *shared], 2: [A, *shared]}, backend="gloo"))
-    found = detect(evidence(tmp_path, world_size=3, errors=[ended(1), ended(2)]))
-    (one,) = (one for one in found if one.cause == "hang.conditional_collective")
-    assert (one.status, one.ranks, one.confidence) == ("confirmed", (0,), SEEN)
+    findings = detect(evidence(tmp_path, world_size=3, errors=[ended(1), ended(2)]))
+    (finding,) = (entry for entry in findings if entry.cause == "hang.conditional_collective")
+    assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (0,), SEEN)
     first = "Only rank 0 calls all_reduce [8] float32 (#2, train.py:50); ranks 1 and 2 never do."
-    assert one.summary.startswith(f"{first} Without it, all next calls of both sides agree.")
-    assert "not recorded" not in one.summary and "now waits in all_reduce [8] float32 (#4" in one.summary
-    assert {item.file for item in one.evidence} >= {"launcher.log", "tr_0"}
+    assert finding.summary.startswith(f"{first} Without it, all next calls of both sides agree.")
+    assert "not recorded" not in finding.summary and "now waits in all_reduce [8] float32 (#4" in finding.summary
+    assert {item.file for item in finding.evidence} >= {"launcher.log", "tr_0"}
 
 
 def test_a_rank_that_left_alone_is_told_from_those_that_left_after_their_last_call_failed(tmp_path: Path) -> None:
     """`dtk watch` records who left in order: rank 2 met a closed connection in its last call and went on to the end."""
     write(tmp_path, Job({0: [A, B] * 6, 1: [A, B] * 5, 2: [*[A, B] * 5, A]}, backend="gloo"))
-    left = [LogFact(IN_ORDER, rank, f"{rank}", 0, "", {}, 100.0 + rank) for rank in (1, 2)]
-    found = detect(evidence(tmp_path, world_size=3, facts=left))
-    sure = {one.cause: one.ranks for one in found if one.status == "confirmed"}
+    log_facts = [LogFact(IN_ORDER, rank, f"{rank}", 0, "", {}, 100.0 + rank) for rank in (1, 2)]
+    findings = detect(evidence(tmp_path, world_size=3, facts=log_facts))
+    sure = {finding.cause: finding.ranks for finding in findings if finding.status == "confirmed"}
     assert sure["hang.rank_exited"] == sure["hang.uneven_iterations"] == (1,)
 
 
@@ -137,8 +137,8 @@ def test_real_ranks_of_gloo(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     assert [process.wait(stretched(60)) for process in ranks] == [0, 0]
-    found = confirmed(evidence(tmp_path, world_size=2, errors=[ended(), lost(0)]))
-    assert found == [("uneven_iterations", (1,))], "the exit in order follows from it"
+    result = confirmed(evidence(tmp_path, world_size=2, errors=[ended(), lost(0)]))
+    assert result == [("uneven_iterations", (1,))], "the exit in order follows from it"
 
 
 def lost(rank: int) -> RankError:

@@ -21,8 +21,8 @@ def job(folder: Path, hosts: tuple[str, str] = ("node-1", "node-1"), **more: obj
         write_ring(folder / f"rank_{rank:05d}.ring", rank, 2, [*DONE, RAISED] if rank == 0 else DONE, 5 + rank, host)
         for rank, host in enumerate(hosts)
     ]
-    found = detect(Evidence(folder, Limits(), files={"ring": rings}, **more))  # type: ignore[arg-type]
-    return {one.cause.removeprefix("hang."): one for one in found}
+    findings = detect(Evidence(folder, Limits(), files={"ring": rings}, **more))  # type: ignore[arg-type]
+    return {finding.cause.removeprefix("hang."): finding for finding in findings}
 
 
 def lost(rank: int = 0) -> RankError:
@@ -40,29 +40,29 @@ def launcher() -> list[LogFact]:
 
 
 def test_one_of_two_that_left_with_exit_code_0(tmp_path: Path) -> None:
-    found = job(tmp_path, errors=[lost()], facts=launcher())
-    assert [cause for cause, one in found.items() if one.status == "confirmed"] == ["rank_exited"]
-    one = found["rank_exited"]
-    assert (one.ranks, one.victims) == ((1,), (0,))
-    assert one.summary == (
+    findings = job(tmp_path, errors=[lost()], facts=launcher())
+    assert [cause for cause, finding in findings.items() if finding.status == "confirmed"] == ["rank_exited"]
+    rank_exited = findings["rank_exited"]
+    assert (rank_exited.ranks, rank_exited.victims) == ((1,), (0,))
+    assert rank_exited.summary == (
         "Rank 1 exited normally with exit code 0 after all_reduce [8] float32 SUM (#3, train.py:6) while others still "
         "waited. Rank 0 waited for it at train.py:5."
     )
-    assert [(place.rank, place.line) for place in one.where] == [(1, 6), (0, 5)]
+    assert [(place.rank, place.line) for place in rank_exited.where] == [(1, 6), (0, 5)]
 
 
 def test_a_rank_of_another_machine_is_not_said_to_have_ended_in_order(tmp_path: Path) -> None:
     """That machine's launcher may tell of a signal."""
-    found = job(tmp_path, ("node-1", "node-2"), errors=[lost()], facts=launcher())
-    assert not [one for one in found.values() if one.status == "confirmed"]
+    findings = job(tmp_path, ("node-1", "node-2"), errors=[lost()], facts=launcher())
+    assert not [finding for finding in findings.values() if finding.status == "confirmed"]
 
 
 def test_without_the_launchers_word_the_end_stays_open(tmp_path: Path) -> None:
-    found = job(tmp_path, errors=[lost()])
-    assert not [one for one in found.values() if one.status == "confirmed"]
+    findings = job(tmp_path, errors=[lost()])
+    assert not [finding for finding in findings.values() if finding.status == "confirmed"]
     for cause in ("rank_exited", "rank_killed", "rank_raised", "rank_oom", "uneven_iterations"):
-        assert found[cause].status == "undecided", cause
-    assert "Rank 1 vanished after all_reduce [8] float32 SUM (#3, train.py:6)" in found["rank_exited"].summary
+        assert findings[cause].status == "undecided", cause
+    assert "Rank 1 vanished after all_reduce [8] float32 SUM (#3, train.py:6)" in findings["rank_exited"].summary
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_without_the_launchers_word_the_end_stays_open(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_call_of_a_rank_that_left_no_trace(tmp_path: Path, end: RankError, cause: str, words: str) -> None:
-    found = job(tmp_path, errors=[lost(), end])[cause]
-    assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert f"{words} all_reduce [8] float32 SUM (#3, train.py:6)" in found.summary
-    assert [(place.rank, place.line) for place in found.where] == [(1, 6), (0, 5)]
-    assert "place in its log" not in found.remedies[0].change
+    finding = job(tmp_path, errors=[lost(), end])[cause]
+    assert (finding.status, finding.ranks) == ("confirmed", (1,))
+    assert f"{words} all_reduce [8] float32 SUM (#3, train.py:6)" in finding.summary
+    assert [(place.rank, place.line) for place in finding.where] == [(1, 6), (0, 5)]
+    assert "place in its log" not in finding.remedies[0].change
 
 
 def test_a_fault_of_the_program_itself_was_sent_by_nobody(tmp_path: Path) -> None:

@@ -28,22 +28,22 @@ def same(world: int, program: list[Op]) -> dict[int, list[Op]]:
     return {rank: list(program) for rank in range(world)}
 
 
-def job(world: int, usual: list[Op], odd: dict[int, list[Op]], **more: object) -> Job:
-    return Job({**same(world, usual), **odd}, **more)  # type: ignore[arg-type]
+def job(world: int, common: list[Op], differing: dict[int, list[Op]], **more: object) -> Job:
+    return Job({**same(world, common), **differing}, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 @pytest.mark.parametrize("culprit", [0, 2, 3])
 def test_another_operation(tmp_path: Path, backend: str, culprit: int) -> None:
-    odd = {culprit: [*STEP, Op("broadcast", 8, 11)]}
-    assert diagnose(tmp_path, job(4, [*STEP, Op(line=12)], odd, backend=backend)) == [
+    uneven = {culprit: [*STEP, Op("broadcast", 8, 11)]}
+    assert diagnose(tmp_path, job(4, [*STEP, Op(line=12)], uneven, backend=backend)) == [
         ("collective_mismatch", (culprit,))
     ]
 
 
-@pytest.mark.parametrize("odd", [Op(size=9), Op(dtype="BFloat16")])
-def test_other_arguments_at_the_same_line(tmp_path: Path, odd: Op) -> None:
-    assert diagnose(tmp_path, job(4, [*STEP, A], {1: [*STEP, odd]})) == [("signature_mismatch", (1,))]
+@pytest.mark.parametrize("differing", [Op(size=9), Op(dtype="BFloat16")])
+def test_other_arguments_at_the_same_line(tmp_path: Path, differing: Op) -> None:
+    assert diagnose(tmp_path, job(4, [*STEP, A], {1: [*STEP, differing]})) == [("signature_mismatch", (1,))]
 
 
 def test_another_layout_of_as_many_elements_is_no_mismatch(tmp_path: Path) -> None:
@@ -59,22 +59,24 @@ def test_another_layout_of_as_many_elements_is_no_mismatch(tmp_path: Path) -> No
     assert confirmed(evidence(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("world", "odd", "blamed"), [(2, [1], (0, 1)), (4, [1, 3], (0, 1, 2, 3)), (5, [1, 3], (1, 3))])
-def test_a_tie_stays_a_tie(tmp_path: Path, world: int, odd: list[int], blamed: tuple[int, ...]) -> None:
-    played = job(world, [A, Op(line=12)], {rank: [A, Op("broadcast", 8, 11)] for rank in odd})
+@pytest.mark.parametrize(
+    ("world", "differing", "culprits"), [(2, [1], (0, 1)), (4, [1, 3], (0, 1, 2, 3)), (5, [1, 3], (1, 3))]
+)
+def test_a_tie_stays_a_tie(tmp_path: Path, world: int, differing: list[int], culprits: tuple[int, ...]) -> None:
+    played = job(world, [A, Op(line=12)], {rank: [A, Op("broadcast", 8, 11)] for rank in differing})
     write(tmp_path, played)
-    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks) for one in found] == [("hang.collective_mismatch", blamed)]
-    assert ("tie" in found[0].summary) == (2 * len(odd) == world)
+    findings = [finding for finding in detect(evidence(tmp_path)) if finding.status == "confirmed"]
+    assert [(finding.cause, finding.ranks) for finding in findings] == [("hang.collective_mismatch", culprits)]
+    assert ("tie" in findings[0].summary) == (2 * len(differing) == world)
 
 
 def test_a_skipped_call_is_found_by_content_though_every_later_one_differs(tmp_path: Path) -> None:
     tail = [Op("all_gather", size, 40 + size, wait=False) for size in (1, 2, 3, 4)]
-    usual = [*STEP, Op(line=35, wait=False), *tail]
-    write(tmp_path, job(4, usual, {2: [*STEP, *tail]}))
-    found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
-    assert (found.cause, found.ranks) == ("hang.conditional_collective", (2,))
-    assert "skipped all_reduce [8] float32 (#3, train.py:35)" in found.summary
+    ops = [*STEP, Op(line=35, wait=False), *tail]
+    write(tmp_path, job(4, ops, {2: [*STEP, *tail]}))
+    result = next(finding for finding in detect(evidence(tmp_path)) if finding.status == "confirmed")
+    assert (result.cause, result.ranks) == ("hang.conditional_collective", (2,))
+    assert "skipped all_reduce [8] float32 (#3, train.py:35)" in result.summary
 
 
 def test_an_extra_call_in_a_loop(tmp_path: Path) -> None:
@@ -96,8 +98,8 @@ def test_a_bucket_that_never_became_ready(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [{}, {0: 6, 1: 11, 2: 5, 3: 40}, {3: 3}])
 def test_rings_that_wrapped_at_different_places_line_up(tmp_path: Path, kept: dict[int, int]) -> None:
-    usual = [*STEP * 30, Op(line=12)]
-    played = job(4, usual, {3: [*STEP * 30, Op("broadcast", 8, 11)]}, ring=kept)
+    ops = [*STEP * 30, Op(line=12)]
+    played = job(4, ops, {3: [*STEP * 30, Op("broadcast", 8, 11)]}, ring=kept)
     assert diagnose(tmp_path, played) == [("collective_mismatch", (3,))]
 
 
@@ -116,9 +118,11 @@ def test_a_circle_over_two_groups(tmp_path: Path, backend: str) -> None:
         {0: [first, second, C], 1: [second, first, C], 2: [C], 3: [C]}, {"1": [0, 1], "2": [0, 1]}, backend=backend
     )
     write(tmp_path, played)
-    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks, one.victims) for one in found] == [("hang.group_order", (0, 1), (2, 3))]
-    assert [place.line for place in found[0].where] == [11, 12]
+    findings = [finding for finding in detect(evidence(tmp_path)) if finding.status == "confirmed"]
+    assert [(finding.cause, finding.ranks, finding.victims) for finding in findings] == [
+        ("hang.group_order", (0, 1), (2, 3))
+    ]
+    assert [place.line for place in findings[0].where] == [11, 12]
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -127,14 +131,14 @@ def test_two_groups_enqueued_crosswise_from_two_threads(tmp_path: Path, backend:
     first, second = Op(group="1", line=11, wait=False), Op(group="2", line=12, wait=False)
     programs = {rank: [C, first, second] if rank != 2 else [C, second, first] for rank in range(3)}
     played = Job(programs, {"1": [0, 1, 2], "2": [0, 1, 2]}, backend=backend, frozen=(0, 1, 2))
-    found = diagnose(tmp_path, played)
-    assert found == ([("group_order", (2,))] if backend == "nccl" else [("network", ())])
+    result = diagnose(tmp_path, played)
+    assert result == ([("group_order", (2,))] if backend == "nccl" else [("network", ())])
 
 
 def test_a_group_of_gloo_in_which_all_that_were_seen_wait_lacks_a_further_member(tmp_path: Path) -> None:
-    one, other = Op(group="1", line=11), Op(group="2", line=12)
+    op, other = Op(group="1", line=11), Op(group="2", line=12)
     groups = {"1": [0, 1, 2], "2": [0, 1, 2]}
-    played = Job({0: [one, one, other], 1: [one, one, one], 2: [one, one, other]}, groups, backend="gloo")
+    played = Job({0: [op, op, other], 1: [op, op, op], 2: [op, op, other]}, groups, backend="gloo")
     ((cause, ranks),) = diagnose(tmp_path, played)
     assert cause in {"group_order", "conditional_collective", "uneven_iterations"} and 1 in ranks
 
@@ -167,9 +171,9 @@ def test_a_receive_that_nobody_sends(tmp_path: Path) -> None:
 
 def test_all_agree_and_none_completes(tmp_path: Path) -> None:
     write(tmp_path, Job(same(4, STEP * 3), nobody_completes=5, timed=True))
-    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks) for one in found] == [("hang.network", ())]
-    assert "agree" in found[0].summary
+    findings = [finding for finding in detect(evidence(tmp_path)) if finding.status == "confirmed"]
+    assert [(finding.cause, finding.ranks) for finding in findings] == [("hang.network", ())]
+    assert "agree" in findings[0].summary
 
 
 @pytest.mark.parametrize(("waited_s", "cause"), [(3.0, None), (25.0, "hang.network")])
@@ -177,10 +181,10 @@ def test_dumps_that_were_asked_of_a_job_that_goes_on(tmp_path: Path, waited_s: f
     write(tmp_path, Job(same(4, STEP * 3), nobody_completes=5))
     file = min(tmp_path.glob("tr_*"))
     youngest = FlightFile(file, file.name, 0, Limits()).load()[0].last_s()
-    for one in tmp_path.glob("tr_*"):
-        os.utime(one, (youngest + waited_s, youngest + waited_s))
-    found = [one.cause for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
-    assert found == ([cause] if cause else [])
+    for path in tmp_path.glob("tr_*"):
+        os.utime(path, (youngest + waited_s, youngest + waited_s))
+    causes = [finding.cause for finding in detect(evidence(tmp_path)) if finding.status == "confirmed"]
+    assert causes == ([cause] if cause else [])
 
 
 def test_a_device_that_does_not_complete(tmp_path: Path) -> None:
@@ -190,10 +194,10 @@ def test_a_device_that_does_not_complete(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_dump_that_all_wait_for(tmp_path: Path) -> None:
     write(tmp_path, job(4, [*STEP, A], {2: STEP}), without=(2,))
-    found = {one.cause: one for one in detect(evidence(tmp_path, world_size=4))}
-    assert not [one for one in found.values() if one.status == "confirmed"]
+    by_cause = {finding.cause: finding for finding in detect(evidence(tmp_path, world_size=4))}
+    assert not [item for item in by_cause.values() if item.status == "confirmed"]
     for cause in ("hang.rank_killed", "hang.host_stall"):
-        assert found[cause].status == "undecided" and "wait for rank 2" in found[cause].summary
+        assert by_cause[cause].status == "undecided" and "wait for rank 2" in by_cause[cause].summary
     aborted = RankError(2, "log", 3, "", "", signal="SIGABRT", exit_code=-6)
     assert confirmed(evidence(tmp_path, world_size=4, errors=[aborted])) == [("rank_killed", (2,))]
 
@@ -224,8 +228,10 @@ def test_a_rank_outside_any_collective_is_named_by_what_else_is_known(tmp_path: 
 def test_a_host_stall_says_what_the_stack_shows(tmp_path: Path) -> None:
     frames = (Frame("/usr/lib/python3.11/queue.py", 171, "get"), Frame("/job/data.py", 7, "next_batch"))
     write(tmp_path, job(4, [*STEP, A], {2: STEP}))
-    found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", frames, True),))]))
-    stall = next(one for one in found if one.cause == "hang.host_stall")
+    findings = detect(
+        evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", frames, True),))])
+    )
+    stall = next(finding for finding in findings if finding.cause == "hang.host_stall")
     assert stall.ranks == (2,) and stall.confidence > 0.9
     assert (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)
 
@@ -246,8 +252,8 @@ def test_a_gloo_abort_without_dumps_is_a_mismatch_and_no_network_fault(tmp_path:
 
 def test_ddp_says_itself_that_gradients_were_missing(tmp_path: Path) -> None:
     facts = [LogFact("ddp_unused", 1, "log", 7, "Expected to have finished reduction in the prior iteration")]
-    found = confirmed(evidence(tmp_path, facts=facts, world_size=2))
-    assert ("unused_parameters", (1,)) in found
+    result = confirmed(evidence(tmp_path, facts=facts, world_size=2))
+    assert ("unused_parameters", (1,)) in result
 
 
 def test_start_up_that_never_completed(tmp_path: Path) -> None:
@@ -256,8 +262,8 @@ def test_start_up_that_never_completed(tmp_path: Path) -> None:
 
 
 def test_torchrun_that_looks_for_nodes_has_started_its_ranks(tmp_path: Path) -> None:
-    told = {"type": "RendezvousClosedError", "frames": (Frame("torch/elastic.py", 9, "num_nodes_waiting"),)}
-    facts = [LogFact("launcher_error", None, "log", 1, "RendezvousClosedError", told)]
+    text = {"type": "RendezvousClosedError", "frames": (Frame("torch/elastic.py", 9, "num_nodes_waiting"),)}
+    facts = [LogFact("launcher_error", None, "log", 1, "RendezvousClosedError", text)]
     assert confirmed(evidence(tmp_path, facts=facts, world_size=2)) == []
 
 
@@ -281,7 +287,7 @@ def test_completed_runs_raise_no_alarm(tmp_path: Path, backend: str, seed: int) 
             programs[rank].append(Op(name, 8 + place % 5, 10 + place % 7, group, takes_s=chance.random() / 100))
     played = Job(programs, groups, backend, ring={rank: chance.randrange(1, 200) for rank in range(world)})
     write(tmp_path, played)
-    statuses = {one.status for one in detect(evidence(tmp_path, world_size=world))}
+    statuses = {finding.status for finding in detect(evidence(tmp_path, world_size=world))}
     assert "confirmed" not in statuses
 
 
@@ -293,10 +299,13 @@ def test_names_and_order_of_files_do_not_matter(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         write(folder, played, name=name)
         for shuffle in range(4):
-            found = evidence(folder, world_size=4)
-            random.Random(shuffle).shuffle(found.handles(FlightFile))
+            result = evidence(folder, world_size=4)
+            random.Random(shuffle).shuffle(result.handles(FlightFile))
             reports.append(
-                [(one.cause, one.status, one.ranks, one.summary, one.where, one.measured) for one in detect(found)]
+                [
+                    (finding.cause, finding.status, finding.ranks, finding.summary, finding.where, finding.measured)
+                    for finding in detect(result)
+                ]
             )
         shutil.rmtree(folder)
     assert all(report == reports[0] for report in reports)
@@ -308,9 +317,9 @@ def test_damaged_files_become_problems_and_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "tr_1").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "tr_2").write_bytes(b"")
     (tmp_path / "tr_3").write_bytes(b'{"entries": [{"process_group": 3}, null], "version": "2.10"}')
-    found = evidence(tmp_path, world_size=4)
-    assert confirmed(found) == []
-    assert {problem.file for problem in found.problems} == {"tr_1", "tr_2", "tr_3"}
+    result = evidence(tmp_path, world_size=4)
+    assert confirmed(result) == []
+    assert {problem.file for problem in result.problems} == {"tr_1", "tr_2", "tr_3"}
 
 
 def test_an_extra_call_that_fits_its_peers_for_a_while_is_traced_to_its_own_line(tmp_path: Path) -> None:
@@ -318,9 +327,11 @@ def test_an_extra_call_that_fits_its_peers_for_a_while_is_traced_to_its_own_line
     extra = Op(size=1, line=26, function="log_metrics")
     played = job(4, [A, loss] * 4, {0: [A, loss, A, extra, loss, A, loss]})
     write(tmp_path, played)
-    found = [one for one in detect(evidence(tmp_path)) if one.status == "confirmed"]
-    assert [(one.cause, one.ranks, one.position) for one in found] == [("hang.conditional_collective", (0,), 4)]
-    assert found[0].where[0].line == 26
+    findings = [finding for finding in detect(evidence(tmp_path)) if finding.status == "confirmed"]
+    assert [(finding.cause, finding.ranks, finding.position) for finding in findings] == [
+        ("hang.conditional_collective", (0,), 4)
+    ]
+    assert findings[0].where[0].line == 26
 
 
 def test_a_rank_that_ended_in_order_ran_fewer_steps(tmp_path: Path) -> None:
@@ -340,9 +351,9 @@ def at(line: int, *path: tuple[str, int], size: int = 8) -> Call:
 
 def test_gradients_reduced_once_more_within_a_step(tmp_path: Path) -> None:
     path = ("main", 90)
-    usual = [replace(at(line, path, size=line), seq=seq, step=1) for seq, line in enumerate((43, 44, 50), 1)]
-    odd = [*usual[:2], replace(usual[0], seq=3), replace(usual[1], seq=4)]
-    assert explain(usual, odd, 3).kind == "more_iterations"
+    texts = [replace(at(line, path, size=line), seq=seq, step=1) for seq, line in enumerate((43, 44, 50), 1)]
+    uneven = [*texts[:2], replace(texts[0], seq=3), replace(texts[1], seq=4)]
+    assert explain(texts, uneven, 3).kind == "more_iterations"
 
 
 @pytest.mark.parametrize(
@@ -360,37 +371,39 @@ def test_a_call_within_the_loop_is_extra_and_one_outside_ends_it(path: tuple[tup
     calls = [*loop, *loop, *loop]
     for seq, call in enumerate(calls, 1):
         calls[seq - 1] = replace(call, seq=seq)
-    odd = [*calls[:4], replace(at(50, *path, size=3), seq=5)]
-    assert explain(calls, odd, 5).kind == kind
+    texts = [*calls[:4], replace(at(50, *path, size=3), seq=5)]
+    assert explain(calls, texts, 5).kind == kind
 
 
 @pytest.mark.parametrize(
-    ("world", "odd", "cause"),
+    ("world", "differing", "cause"),
     [
         (4, (1, 3), "collective_mismatch"),  # half against half: two branches
         (2, (1,), "conditional_collective"),  # one against one: a condition on the rank
         (5, (1, 3), "conditional_collective"),
     ],
 )
-def test_a_call_of_half_the_ranks_is_a_branch(tmp_path: Path, world: int, odd: tuple[int, ...], cause: str) -> None:
+def test_a_call_of_half_the_ranks_is_a_branch(
+    tmp_path: Path, world: int, differing: tuple[int, ...], cause: str
+) -> None:
     loop = [Op("all_gather", 16, 20), Op(line=10)] * 4
     own = Op("broadcast", 64, 55, function="share")
-    played = job(world, [*loop, *loop[:1]], {rank: [*loop, own] for rank in odd})
-    blamed = tuple(range(world)) if 2 * len(odd) == world else odd
-    assert diagnose(tmp_path, played) == [(cause, blamed)]
+    played = job(world, [*loop, *loop[:1]], {rank: [*loop, own] for rank in differing})
+    culprits = tuple(range(world)) if 2 * len(differing) == world else differing
+    assert diagnose(tmp_path, played) == [(cause, culprits)]
 
 
 def test_other_kinds_are_ruled_out_by_what_meets_where(tmp_path: Path) -> None:
     write(tmp_path, job(4, [*STEP, Op(line=12)], {1: [*STEP, Op("broadcast", 8, 11)]}))
-    found = {one.cause: one for one in detect(evidence(tmp_path))}
-    one = found["hang.signature_mismatch"]
-    assert one.status == "ruled_out"
-    assert one.summary == "The ranks issue different operations at position 3 of group default_pg."
-    assert one.measured == (
+    by_cause = {finding.cause: finding for finding in detect(evidence(tmp_path))}
+    item = by_cause["hang.signature_mismatch"]
+    assert item.status == "ruled_out"
+    assert item.summary == "The ranks issue different operations at position 3 of group default_pg."
+    assert item.measured == (
         "position 3 of group default_pg: broadcast [8] float32 (train.py:11) is matched with all_reduce [8] float32 "
         "(train.py:12)"
     )
-    assert found["hang.collective_mismatch"].measured == "1 of 4 ranks differ at position 3 of group default_pg"
+    assert by_cause["hang.collective_mismatch"].measured == "1 of 4 ranks differ at position 3 of group default_pg"
 
 
 def test_ddps_own_complaint_is_no_exception_of_the_rank(tmp_path: Path) -> None:
@@ -398,8 +411,8 @@ def test_ddps_own_complaint_is_no_exception_of_the_rank(tmp_path: Path) -> None:
     error = RankError(1, "error.json", 0, "RuntimeError", message, (Frame("/job/train.py", 7, "step"),))
     fact = LogFact("ddp_unused", 1, "log", 3, message)
     write(tmp_path, job(2, [A, B, A], {1: [A, B]}, backend="gloo"))
-    found = confirmed(evidence(tmp_path, errors=[error], facts=[fact], world_size=2))
-    assert found == [("unused_parameters", (1,))]
+    result = confirmed(evidence(tmp_path, errors=[error], facts=[fact], world_size=2))
+    assert result == [("unused_parameters", (1,))]
 
 
 def test_a_scalar_is_called_so() -> None:
@@ -411,17 +424,19 @@ def test_a_long_message_is_cut_to_its_first_words(tmp_path: Path) -> None:
     message = "bad batch: " + "x" * 130 + ". Try another one.\nsecond line"
     error = RankError(1, "error.json", 0, "ValueError", message, (Frame("/job/train.py", 7, "step"),))
     write(tmp_path, job(2, [A, B, A], {1: [A, B]}, backend="gloo"))
-    one = next(one for one in detect(evidence(tmp_path, errors=[error], world_size=2)) if one.status == "confirmed")
-    assert one.cause == "hang.rank_raised"
-    assert one.summary.startswith("Rank 1 raised ValueError: bad batch: " + "x" * 130 + " (train.py:7).")
+    item = next(
+        finding for finding in detect(evidence(tmp_path, errors=[error], world_size=2)) if finding.status == "confirmed"
+    )
+    assert item.cause == "hang.rank_raised"
+    assert item.summary.startswith("Rank 1 raised ValueError: bad batch: " + "x" * 130 + " (train.py:7).")
 
 
 def test_a_third_side_is_not_said_to_do_what_the_second_does(tmp_path: Path) -> None:
-    odd = {1: [A, Op("broadcast", 8, 11)], 2: [A, C]}
-    write(tmp_path, job(5, [A, Op(line=12)], odd))
-    found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
-    assert found.ranks == (1, 2)
-    assert found.summary.startswith("Rank 1 calls broadcast") and found.summary.endswith("Rank 2 differs from both.")
+    uneven = {1: [A, Op("broadcast", 8, 11)], 2: [A, C]}
+    write(tmp_path, job(5, [A, Op(line=12)], uneven))
+    result = next(finding for finding in detect(evidence(tmp_path)) if finding.status == "confirmed")
+    assert result.ranks == (1, 2)
+    assert result.summary.startswith("Rank 1 calls broadcast") and result.summary.endswith("Rank 2 differs from both.")
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -429,29 +444,29 @@ def test_a_third_side_is_not_said_to_do_what_the_second_does(tmp_path: Path) -> 
 def test_two_operations_in_an_if_and_its_else_are_a_mismatch(tmp_path: Path, backend: str, culprit: int) -> None:
     """Neither call was ever made before, and neither side is known to come to the other's."""
     loop = [Op(size=4, line=8)] * 4
-    usual, odd = Op("all_gather", 4, 7), Op("reduce_scatter", 6, 6)
-    played = job(3, [*loop, usual], {culprit: [*loop, odd]}, backend=backend)
+    op, uneven = Op("all_gather", 4, 7), Op("reduce_scatter", 6, 6)
+    played = job(3, [*loop, op], {culprit: [*loop, uneven]}, backend=backend)
     write(tmp_path, played)
-    (found,) = [one for one in detect(evidence(tmp_path, world_size=3)) if one.status == "confirmed"]
-    assert (found.cause, found.ranks) == ("hang.collective_mismatch", (culprit,))
-    assert [place.line for place in found.where] == [6, 7]
+    (finding,) = [item for item in detect(evidence(tmp_path, world_size=3)) if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks) == ("hang.collective_mismatch", (culprit,))
+    assert [place.line for place in finding.where] == [6, 7]
 
 
 def test_an_earlier_call_before_one_that_all_know_is_extra(tmp_path: Path) -> None:
-    known = Op("all_gather", 4, 7)
-    usual = [known, Op(size=4, line=20), known, C]
-    played = job(3, usual, {2: [known, Op(size=4, line=20), Op("reduce_scatter", 6, 6), known, C]})
+    op = Op("all_gather", 4, 7)
+    original = [op, Op(size=4, line=20), op, C]
+    played = job(3, original, {2: [op, Op(size=4, line=20), Op("reduce_scatter", 6, 6), op, C]})
     assert diagnose(tmp_path, played) == [("conditional_collective", (2,))]
 
 
 def test_a_receive_without_a_sender_names_both_sides(tmp_path: Path) -> None:
     played = job(2, [A, C], {0: [A, Op("recv", 8, 70, peer=1), C]})
     write(tmp_path, played)
-    (found,) = [one for one in detect(evidence(tmp_path, world_size=2)) if one.status == "confirmed"]
-    assert (found.cause, found.ranks) == ("hang.p2p_cycle", (0,))
-    assert [(place.rank, place.line) for place in found.where] == [(0, 70), (1, 30)]
-    assert "rank 1" in found.summary and "in a cycle" not in found.summary
-    change = found.remedies[-1].change
+    (finding,) = [item for item in detect(evidence(tmp_path, world_size=2)) if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks) == ("hang.p2p_cycle", (0,))
+    assert [(place.rank, place.line) for place in finding.where] == [(0, 70), (1, 30)]
+    assert "rank 1" in finding.summary and "in a cycle" not in finding.summary
+    change = finding.remedies[-1].change
     assert change.startswith("make rank 1 send to rank 0 before barrier") and "batch_isend_irecv" not in change
 
 
@@ -463,17 +478,17 @@ def test_a_stall_without_a_recorded_call_says_where_to_look(tmp_path: Path) -> N
 
     dumps[2]["entries"] = []
     (tmp_path / "tr_2").write_bytes(pickle.dumps(dumps[2]))
-    found = {one.cause: one for one in detect(evidence(tmp_path, world_size=3))}["hang.host_stall"]
-    assert found.ranks == (2,) and "start-up" not in found.remedies[-1].change
-    assert "after position 6 of group default_pg" in found.remedies[-1].change
+    result = {finding.cause: finding for finding in detect(evidence(tmp_path, world_size=3))}["hang.host_stall"]
+    assert result.ranks == (2,) and "start-up" not in result.remedies[-1].change
+    assert "after position 6 of group default_pg" in result.remedies[-1].change
 
 
 def test_sentences_about_one_rank_are_in_the_singular(tmp_path: Path) -> None:
     write(tmp_path / "a", job(2, [A, Op(size=9)], {1: [A, Op(size=8)]}))
     write(tmp_path / "b", job(2, [*STEP * 3, C], {1: [*STEP * 2, C]}))
     for folder in ("a", "b"):
-        for one in detect(evidence(tmp_path / folder, world_size=2)):
-            assert "rank 0 have" not in one.summary and "rank 0 are" not in one.summary
+        for finding in detect(evidence(tmp_path / folder, world_size=2)):
+            assert "rank 0 have" not in finding.summary and "rank 0 are" not in finding.summary
 
 
 def test_a_dataset_without_workers_stalls_in_the_data_loader(tmp_path: Path) -> None:
@@ -485,8 +500,10 @@ def test_a_dataset_without_workers_stalls_in_the_data_loader(tmp_path: Path) -> 
         (frames, "in the data loader"),
         (frames[::2], "a C call from it, which leaves no frame: a lock"),
     ):
-        found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", kept, True),))]))
-        stall = next(one for one in found if one.cause == "hang.host_stall")
+        findings = detect(
+            evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", kept, True),))])
+        )
+        stall = next(finding for finding in findings if finding.cause == "hang.host_stall")
         assert words in stall.summary and (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)
 
 
@@ -494,7 +511,7 @@ def blocked(case: Case) -> dict[int, list[Call]]:
     """What every rank recorded until nobody could move; the last call of each did not complete."""
     recorded: dict[int, list[Call]] = {}
     for rank, groups in histories(case).items():
-        calls = sorted((one for own in groups.values() for one in own), key=lambda one: one.created_s or 0.0)
+        calls = sorted((item for own in groups.values() for item in own), key=lambda group: group.created_s or 0.0)
         recorded[rank] = [*calls[:-1], replace(calls[-1], done=False)] if calls else []
     return recorded
 
@@ -511,7 +528,7 @@ def explained(case: Case) -> Stall:
 def shows(case: Case) -> bool:
     """Whether the recorded calls of two ranks of one group differ at any position."""
     recorded: dict[int, dict[tuple[GroupKey, int], Call]] = {
-        rank: {(one.key, one.seq): one for one in calls} for rank, calls in blocked(case).items()
+        rank: {(item.key, item.seq): item for item in calls} for rank, calls in blocked(case).items()
     }
     return any(
         differing_parts(call.wire, other[place].wire)
@@ -532,8 +549,8 @@ def test_the_minority_with_the_edit_is_blamed_and_nobody_else(seed: int) -> None
     if not shows(case):
         return
     stall = explained(case)
-    assert [found.culprits for found in stall.divergences] == [case.minority]
-    assert {rank for found in stall.inferred for rank in found.culprits} <= set(case.minority)
+    assert [divergence.culprits for divergence in stall.divergences] == [case.minority]
+    assert {rank for result in stall.inferred for rank in result.culprits} <= set(case.minority)
     assert stall.host is None and not stall.circular and not stall.endings and stall.missing is None
     assert late_rank(stall.job) is None
 
@@ -543,5 +560,5 @@ def test_the_minority_with_the_edit_is_blamed_and_nobody_else(seed: int) -> None
 def test_ranks_that_call_the_same_have_no_divergence(seed: int) -> None:
     case = plant(random.Random(seed))
     if case is not None:
-        stall = explained(replace(case, edited=case.usual, blocked=False))
-        assert not stall.divergences and not diverge(replace(case, edited=case.usual, blocked=False))[0]
+        stall = explained(replace(case, edited=case.common, blocked=False))
+        assert not stall.divergences and not diverge(replace(case, edited=case.common, blocked=False))[0]

@@ -34,7 +34,7 @@ def in_call(rank: int, function: str, line: int) -> RankError:
 
 
 def by_cause(folder: Path, **more: object) -> dict[str, Shown]:
-    return {one.cause.removeprefix("hang."): one for one in detect(evidence(folder, **more))}
+    return {finding.cause.removeprefix("hang."): finding for finding in detect(evidence(folder, **more))}
 
 
 def test_the_launchers_exit_codes_do_not_turn_the_verdict_of_the_dumps(tmp_path: Path) -> None:
@@ -58,22 +58,26 @@ def test_timeouts_of_the_peers_beside_the_launchers_sigterm(tmp_path: Path) -> N
 
 
 def test_exit_codes_alone_blame_nobody_unless_there_is_one(tmp_path: Path) -> None:
-    found = by_cause(tmp_path, errors=[code(0), ended_by_the_launcher(2)])
-    assert found["rank_raised"].status == "undecided" and "no traceback" in found["rank_raised"].summary
+    findings = by_cause(tmp_path, errors=[code(0), ended_by_the_launcher(2)])
+    assert findings["rank_raised"].status == "undecided" and "no traceback" in findings["rank_raised"].summary
     assert confirmed(evidence(tmp_path, errors=[code(0)])) == [("rank_raised", (0,))]
     assert confirmed(evidence(tmp_path, errors=[code(0), code(1, 17)])) == [("rank_exited", (1,))]
 
 
-@pytest.mark.parametrize(("world", "blamed"), [(4, (1,)), (2, (0, 1))])
+@pytest.mark.parametrize(("world", "culprits"), [(4, (1,)), (2, (0, 1))])
 def test_a_call_that_fits_from_another_line_is_no_divergence(
-    tmp_path: Path, world: int, blamed: tuple[int, ...]
+    tmp_path: Path, world: int, culprits: tuple[int, ...]
 ) -> None:
-    usual = [Op(size=4, line=16), Op(line=20)]
-    odd = {0: [Op(size=4, line=14), Op(line=20)], 1: [Op(size=4, line=16), Op("broadcast", line=18)]}
-    write(tmp_path, Job({**same(world, usual), **odd}, backend="gloo"))
-    found = by_cause(tmp_path)["collective_mismatch"]
-    assert (found.status, found.ranks, found.position) == ("confirmed", blamed, 2)
-    assert [place.line for place in found.where] == [18, 20]
+    ops = [Op(size=4, line=16), Op(line=20)]
+    uneven = {0: [Op(size=4, line=14), Op(line=20)], 1: [Op(size=4, line=16), Op("broadcast", line=18)]}
+    write(tmp_path, Job({**same(world, ops), **uneven}, backend="gloo"))
+    collective_mismatch = by_cause(tmp_path)["collective_mismatch"]
+    assert (collective_mismatch.status, collective_mismatch.ranks, collective_mismatch.position) == (
+        "confirmed",
+        culprits,
+        2,
+    )
+    assert [place.line for place in collective_mismatch.where] == [18, 20]
 
 
 @pytest.mark.parametrize("extra_after", [1, 3])
@@ -84,17 +88,21 @@ def test_an_extra_call_of_the_same_shape_is_found_by_its_line(
     """Also beside a harmless call from another line, which shifts nothing."""
     first = Op(line=12) if other_line else A
     loop = [A] * 4
-    odd = [first, *loop[:extra_after], Op(line=16, function="log_metrics"), *loop[extra_after:], C]
-    write(tmp_path, Job({**same(4, [A, *loop, C]), 0: odd}, backend="gloo"))
-    found = by_cause(tmp_path)["conditional_collective"]
-    assert (found.status, found.ranks, found.position) == ("confirmed", (0,), extra_after + 2)
-    assert found.where[0].line == 16
+    uneven = [first, *loop[:extra_after], Op(line=16, function="log_metrics"), *loop[extra_after:], C]
+    write(tmp_path, Job({**same(4, [A, *loop, C]), 0: uneven}, backend="gloo"))
+    conditional_collective = by_cause(tmp_path)["conditional_collective"]
+    assert (conditional_collective.status, conditional_collective.ranks, conditional_collective.position) == (
+        "confirmed",
+        (0,),
+        extra_after + 2,
+    )
+    assert conditional_collective.where[0].line == 16
 
 
 def test_completed_calls_of_gloo_do_not_exclude_a_circle_of_receives(tmp_path: Path) -> None:
     write(tmp_path / "gloo", Job(same(3, [A] * 5), backend="gloo"))
-    found = by_cause(tmp_path / "gloo")["p2p_cycle"]
-    assert found.status == "undecided" and "send and recv are not recorded on gloo" in found.summary
+    p2p_cycle = by_cause(tmp_path / "gloo")["p2p_cycle"]
+    assert p2p_cycle.status == "undecided" and "send and recv are not recorded on gloo" in p2p_cycle.summary
     write(tmp_path / "nccl", Job(same(3, [A] * 5)))
     assert by_cause(tmp_path / "nccl")["p2p_cycle"].status == "ruled_out"
 
@@ -126,9 +134,9 @@ def test_a_damaged_dump_is_no_rank_that_was_killed(tmp_path: Path) -> None:
     write(tmp_path, Job({**same(4, [A, B, A]), 1: [A, B, Op("broadcast", 8, 11)]}, backend="gloo"))
     whole = (tmp_path / "tr_1").read_bytes()
     (tmp_path / "tr_1").write_bytes(whole[: len(whole) // 2])
-    found = by_cause(tmp_path)
-    assert not [one for one in found.values() if one.status == "confirmed"]
-    assert found["rank_killed"].status == "undecided" and "damaged: tr_1" in found["rank_killed"].summary
+    findings = by_cause(tmp_path)
+    assert not [finding for finding in findings.values() if finding.status == "confirmed"]
+    assert findings["rank_killed"].status == "undecided" and "damaged: tr_1" in findings["rank_killed"].summary
 
 
 def test_arguments_that_are_printed_alike_are_named_by_what_differs(tmp_path: Path) -> None:
@@ -137,16 +145,16 @@ def test_arguments_that_are_printed_alike_are_named_by_what_differs(tmp_path: Pa
     dumps[1]["entries"][1]["input_sizes"] = dumps[0]["entries"][1]["input_sizes"]  # What is printed.
     for rank, dump in dumps.items():
         (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dump))
-    found = by_cause(tmp_path)["signature_mismatch"]
-    assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert "What differs is the number of elements." in found.summary
+    signature_mismatch = by_cause(tmp_path)["signature_mismatch"]
+    assert (signature_mismatch.status, signature_mismatch.ranks) == ("confirmed", (1,))
+    assert "What differs is the number of elements." in signature_mismatch.summary
 
 
 def test_a_rank_that_is_late_stuck_or_gone_is_called_so(tmp_path: Path) -> None:
     write(tmp_path, Job({**same(4, [A, B, A]), 2: [A, B]}, backend="gloo"))
-    found = by_cause(tmp_path)["host_stall"]
-    assert (found.ranks, found.confidence) == ((2,), 0.6)
-    assert "late, stuck or gone; the dumps do not show which" in found.summary
+    host_stall = by_cause(tmp_path)["host_stall"]
+    assert (host_stall.ranks, host_stall.confidence) == ((2,), 0.6)
+    assert "late, stuck or gone; the dumps do not show which" in host_stall.summary
 
 
 def test_without_stacks_the_remedy_names_both_calls(tmp_path: Path) -> None:
@@ -164,9 +172,9 @@ def test_a_group_of_two_of_which_only_one_comes(tmp_path: Path, skips: int) -> N
     programs[skips] = [A, Op("barrier", line=55)]
     programs = {rank: [*calls[:-1], Op("barrier", line=55)] for rank, calls in programs.items()}
     write(tmp_path, Job(programs, {"1": [1, 2], "2": [0, 3]}, backend="gloo"))
-    found = by_cause(tmp_path)["conditional_collective"]
-    assert (found.status, found.ranks) == ("confirmed", (skips,))
-    assert found.group is not None and found.group.ranks == (1, 2)
+    conditional_collective = by_cause(tmp_path)["conditional_collective"]
+    assert (conditional_collective.status, conditional_collective.ranks) == ("confirmed", (skips,))
+    assert conditional_collective.group is not None and conditional_collective.group.ranks == (1, 2)
 
 
 def test_an_exception_without_a_rank_counts_if_it_is_the_only_one(tmp_path: Path) -> None:
@@ -199,9 +207,11 @@ def test_a_rank_that_torchrun_neither_saw_fail_nor_had_to_stop_had_ended(tmp_pat
     lost = RankError(0, "0/stderr.log", 1, "RuntimeError", "Connection reset by peer", (Frame("/job/a.py", 3, "f"),))
     errors = [lost, code(0), ended_by_the_launcher(2)]
     facts = [stopped(102), stopped(100, "torchrun_failed"), listed([0, 2], [100, 102])]
-    (one,) = [one for one in by_cause(tmp_path, errors=errors, facts=facts).values() if one.status == "confirmed"]
-    assert (one.cause, one.ranks, one.victims) == ("hang.rank_exited", (1,), (0, 2))
-    assert one.evidence[0].file == "torchrun.log" and one.measured == "1 of 3 ranks"
+    (finding,) = [
+        item for item in by_cause(tmp_path, errors=errors, facts=facts).values() if item.status == "confirmed"
+    ]
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.rank_exited", (1,), (0, 2))
+    assert finding.evidence[0].file == "torchrun.log" and finding.measured == "1 of 3 ranks"
     # The last one is only known to have been there by its folder of logs.
     more = confirmed(evidence(tmp_path, errors=errors, facts=facts, launched=frozenset(range(4))))
     assert more == [("rank_exited", ())], "two left and two call one more: either may be wrong"
@@ -213,7 +223,9 @@ def test_a_rank_that_torchrun_neither_saw_fail_nor_had_to_stop_had_ended(tmp_pat
 
 
 def test_who_is_in_no_list_of_torchrun_ended_where_all_in_it_lost_a_peer_of_this_node(tmp_path: Path) -> None:
-    def told(ranks: list[int], peer: str = "[127.0.0.1]:45728", stopped_rank: int = -1, **more: Any) -> Any:
+    def explained_failures(
+        ranks: list[int], peer: str = "[127.0.0.1]:45728", stopped_rank: int = -1, **more: Any
+    ) -> Any:
         errors = [
             ended_by_the_launcher(rank)
             if rank == stopped_rank
@@ -227,19 +239,19 @@ def test_who_is_in_no_list_of_torchrun_ended_where_all_in_it_lost_a_peer_of_this
         facts = [closed, *failed, listed(ranks, [100 + rank for rank in ranks])]
         return confirmed(evidence(tmp_path, errors=errors, facts=facts, **more))
 
-    assert told([0]) == [("rank_exited", ())], "its peer is in no list"
-    assert told([0, 1, 2], world_size=4) == [("rank_exited", (3,))]
-    assert told([0], peer="[10.0.0.7]:45728") == [], "a rank of another node is in the list of that one"
-    assert told([0, 1], stopped_rank=1) == [], "it may have closed its connections before it was stopped"
+    assert explained_failures([0]) == [("rank_exited", ())], "its peer is in no list"
+    assert explained_failures([0, 1, 2], world_size=4) == [("rank_exited", (3,))]
+    assert explained_failures([0], peer="[10.0.0.7]:45728") == [], "a rank of another node is in the list of that one"
+    assert explained_failures([0, 1], stopped_rank=1) == [], "it may have closed its connections before it was stopped"
 
 
 def test_receives_that_time_out_in_logs_alone_are_a_suspicion(tmp_path: Path) -> None:
     """Nothing says how many ranks there are; with that the circle is sure."""
     facts = [LogFact("gloo_timeout", rank, f"{rank}/stderr.log", 3, TIMED_OUT) for rank in range(3)]
     ring = [in_call(rank, "recv", 50) for rank in range(3)]
-    found = by_cause(tmp_path, errors=ring, facts=facts)["p2p_cycle"]
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1, 2), 0.45)
-    assert "nothing says whether the job has more ranks" in found.summary
+    p2p_cycle = by_cause(tmp_path, errors=ring, facts=facts)["p2p_cycle"]
+    assert (p2p_cycle.status, p2p_cycle.ranks, p2p_cycle.confidence) == ("confirmed", (0, 1, 2), 0.45)
+    assert "nothing says whether the job has more ranks" in p2p_cycle.summary
     assert by_cause(tmp_path, errors=ring, facts=facts, world_size=3)["p2p_cycle"].confidence == 0.9
     assert by_cause(tmp_path, errors=ring, facts=facts, world_size=4)["p2p_cycle"].status != "confirmed"
 
@@ -247,8 +259,8 @@ def test_receives_that_time_out_in_logs_alone_are_a_suspicion(tmp_path: Path) ->
 def test_no_sentence_speaks_of_zero_ranks(tmp_path: Path) -> None:
     killed = RankError(None, "out.log", 4, "", "killed", signal="SIGKILL")
     for errors in ([], [code(0)], [killed], [RankError(None, "out.log", 4, "ValueError", "x")]):
-        for one in detect(evidence(tmp_path, errors=errors)):
-            assert "of 0 ranks" not in one.summary + one.measured
+        for finding in detect(evidence(tmp_path, errors=errors)):
+            assert "of 0 ranks" not in finding.summary + finding.measured
 
 
 @pytest.mark.parametrize("lines", [(31, 32), (32, 31)])

@@ -17,8 +17,8 @@ def timeline(folder: Path, played: Job, **more: Any) -> dict[str, Any] | None:
 
 
 def test_it_shows_both_sides_of_the_divergence(tmp_path: Path) -> None:
-    usual = [A, B] * 20
-    drawn = timeline(tmp_path, Job({0: [*usual, A], 1: [*usual, A], 2: [*usual, Op("broadcast", 8, 31)]}))
+    original = [A, B] * 20
+    drawn = timeline(tmp_path, Job({0: [*original, A], 1: [*original, A], 2: [*original, Op("broadcast", 8, 31)]}))
     assert drawn is not None
     assert (drawn["group"], drawn["positions"]) == ("default_pg", list(range(29, 42)))
     assert list(drawn["ranks"]) == ["0", "1", "2"]

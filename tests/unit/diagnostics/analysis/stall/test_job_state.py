@@ -27,9 +27,9 @@ def stalled(folder: Path) -> None:
 def test_ranks_that_leave_together_after_they_waited_are_not_blamed(tmp_path: Path, ranks: tuple[int, ...]) -> None:
     stalled(tmp_path)
     exits = [RankError(rank, "log", 1, "", "", exit_code=7, time_s=START_S + 60) for rank in ranks]
-    found = evidence(tmp_path, world_size=4, errors=exits)
-    assert confirmed(found) == [("host_stall", (2,))]
-    ended = next(one for one in detect(found) if one.cause == "hang.rank_exited")
+    result = evidence(tmp_path, world_size=4, errors=exits)
+    assert confirmed(result) == [("host_stall", (2,))]
+    ended = next(finding for finding in detect(result) if finding.cause == "hang.rank_exited")
     assert ended.status == "undecided"
     assert "the wait came first" in ended.summary
 
@@ -53,11 +53,11 @@ def test_where_calls_differ_the_same_end_of_all_ranks_after_the_wait_blames_nobo
     about = {"type": "", "message": "", "frames": frames, **end}
     ends = [RankError(rank, "log", rank + 1, time_s=START_S + after_s, **about) for rank in range(4)]
     if "signal" in end:
-        ends = [replace(one, message=f"line 12: {4711 + one.line} Killed") for one in ends]
-    found = confirmed(evidence(tmp_path, world_size=4, errors=ends))
-    assert any(cause in ("rank_raised", "rank_killed") for cause, _ in found) == (after_s < 10)
+        ends = [replace(item, message=f"line 12: {4711 + item.line} Killed") for item in ends]
+    result = confirmed(evidence(tmp_path, world_size=4, errors=ends))
+    assert any(cause in ("rank_raised", "rank_killed") for cause, _ in result) == (after_s < 10)
     if after_s > 10:
-        assert [ranks for _, ranks in found] == [(2,)]
+        assert [ranks for _, ranks in result] == [(2,)]
 
 
 def test_a_rank_that_ends_as_those_whose_watchdogs_had_reported_is_one_of_them(tmp_path: Path) -> None:
@@ -79,22 +79,22 @@ def test_a_rank_that_ends_as_those_whose_watchdogs_had_reported_is_one_of_them(t
 
 def test_a_rank_that_leaves_while_it_waits_for_nobody_is_blamed(tmp_path: Path) -> None:
     stalled(tmp_path)
-    left = RankError(2, "log", 1, "", "", exit_code=7, time_s=START_S + 1)
-    assert confirmed(evidence(tmp_path, world_size=4, errors=[left])) == [("rank_exited", (2,))]
+    rank_error = RankError(2, "log", 1, "", "", exit_code=7, time_s=START_S + 1)
+    assert confirmed(evidence(tmp_path, world_size=4, errors=[rank_error])) == [("rank_exited", (2,))]
 
 
-@pytest.mark.parametrize(("after_s", "blamed"), [(1, ("rank_raised", (0,))), (60, ("host_stall", (2,)))])
+@pytest.mark.parametrize(("after_s", "culprits"), [(1, ("rank_raised", (0,))), (60, ("host_stall", (2,)))])
 def test_an_exception_after_the_stall_explains_nothing_and_is_not_ruled_out(
-    tmp_path: Path, after_s: float, blamed: tuple[str, tuple[int, ...]]
+    tmp_path: Path, after_s: float, culprits: tuple[str, tuple[int, ...]]
 ) -> None:
     stalled(tmp_path)
     frames = (Frame("/job/watch.py", 4, "check"),)
     error = RankError(0, "error.json", 0, "ValueError", "no progress", frames, time_s=START_S + after_s)
-    found = evidence(tmp_path, world_size=4, errors=[error])
-    assert blamed in confirmed(found)
-    assert next(one for one in detect(found) if one.cause == "hang.rank_raised").status != "ruled_out"
+    result = evidence(tmp_path, world_size=4, errors=[error])
+    assert culprits in confirmed(result)
+    assert next(finding for finding in detect(result) if finding.cause == "hang.rank_raised").status != "ruled_out"
     if after_s > 10:
-        assert confirmed(found) == [blamed]
+        assert confirmed(result) == [culprits]
 
 
 @pytest.mark.parametrize(("file", "line"), [("error.json", 0), ("log", 30), ("log", 2)])
@@ -122,7 +122,7 @@ def test_an_exception_that_was_caught_before_the_wait_that_timed_out_came_first(
 def test_where_all_known_ends_are_of_victims_no_end_is_ruled_out(tmp_path: Path) -> None:
     text = "[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"
     errors = [RankError(rank, "log", rank + 1, "RuntimeError", text) for rank in range(3)]
-    statuses = {one.cause: one.status for one in detect(evidence(tmp_path, world_size=4, errors=errors))}
+    statuses = {finding.cause: finding.status for finding in detect(evidence(tmp_path, world_size=4, errors=errors))}
     for cause in ("rank_raised", "rank_oom", "rank_killed", "rank_exited"):
         assert statuses[f"hang.{cause}"] == "undecided", cause
 
@@ -159,17 +159,19 @@ def torchrun_list(*rows: tuple[int, int, str]) -> str:
     return "fit.py FAILED\nFailures:\n" + "".join(text)
 
 
-@pytest.mark.parametrize(("killed_at", "blamed"), [("10:11:31", False), ("10:00:21", True)])
-def test_a_kill_after_the_timeouts_of_the_others_is_the_launchers(tmp_path: Path, killed_at: str, blamed: bool) -> None:
+@pytest.mark.parametrize(("killed_at", "culprits"), [("10:11:31", False), ("10:00:21", True)])
+def test_a_kill_after_the_timeouts_of_the_others_is_the_launchers(
+    tmp_path: Path, killed_at: str, culprits: bool
+) -> None:
     """torchrun sends SIGKILL 30 s after SIGTERM to what does not end: the rank that the others waited for."""
     ends = [(rank, -6, f"10:11:0{rank}") for rank in (0, 1, 2)]
     (tmp_path / "job.log").write_text(
         "".join(map(WATCHDOG.format, (0, 1, 2))) + torchrun_list(*ends, (3, -9, killed_at))
     )
     report = diagnose(tmp_path)
-    assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_killed", (3,))] * blamed
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_killed", (3,))] * culprits
     first = next(iter(report.suspicions), None)
-    assert blamed or (first is not None and (first.cause, first.ranks) == ("hang.host_stall", (3,)))
+    assert culprits or (first is not None and (first.cause, first.ranks) == ("hang.host_stall", (3,)))
 
 
 @pytest.mark.parametrize("died_s", [31.0, 1.0])
@@ -178,8 +180,8 @@ def test_beside_dumps_as_well(tmp_path: Path, died_s: float) -> None:
     ends = [RankError(rank, "log", rank, "", "", signal="SIGABRT", time_s=START_S + 600) for rank in (0, 1, 3)]
     killed_s = START_S + 600 + died_s if died_s > 30 else START_S + died_s
     killed = RankError(2, "log", 9, "", "", signal="SIGKILL", time_s=killed_s)
-    found = confirmed(evidence(tmp_path, world_size=4, errors=[*ends, killed]))
-    assert found == [("host_stall" if died_s > 30 else "rank_killed", (2,))]
+    result = confirmed(evidence(tmp_path, world_size=4, errors=[*ends, killed]))
+    assert result == [("host_stall" if died_s > 30 else "rank_killed", (2,))]
 
 
 @pytest.mark.parametrize("reason", ["DUE TO TIME LIMIT ", ""])

@@ -26,14 +26,14 @@ def test_a_ring_tells_what_a_process_that_gloo_ended_was_in(tmp_path: Path) -> N
     flight = evidence(tmp_path).handles(FlightFile)
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED] * (rank == 0), 90) for rank in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "4160 vs 4. Received data size doesn't match expected size")
-    (one,) = [
-        one
-        for one in unexplained(
+    (finding,) = [
+        item
+        for item in unexplained(
             Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, facts=[fact], world_size=2)
         )
-        if one.status == "confirmed"
+        if item.status == "confirmed"
     ]
-    assert one.ranks == (0,) and one.where[0].line == 90 and "4160 vs 4" in one.summary
+    assert finding.ranks == (0,) and finding.where[0].line == 90 and "4160 vs 4" in finding.summary
 
 
 def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_who_swallows_the_error_and_comes_to_the_same_call_was_in_the_loop(tmp_p
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
     fact = LogFact("gloo_mismatch", 0, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
     files = {"flight": flight, "ring": rings}
-    found = unexplained(Evidence(tmp_path, Limits(), files=files, facts=[fact], world_size=2))
-    (one,) = [one for one in found if one.status == "confirmed"]
-    assert (one.cause, one.ranks, one.where[0].line) == ("hang.uneven_iterations", (0,), 90)
+    findings = unexplained(Evidence(tmp_path, Limits(), files=files, facts=[fact], world_size=2))
+    (finding,) = [item for item in findings if item.status == "confirmed"]
+    assert (finding.cause, finding.ranks, finding.where[0].line) == ("hang.uneven_iterations", (0,), 90)
 
 
 def program(folder: Path, depth: int) -> Path:
@@ -66,7 +66,7 @@ def play(ranks: int, path: Path) -> dict[int, dict[str, Any]]:
     step = [Op(size=80, line=2, function="step", backward=True, caller=6)]
     dumps = job(ranks, step * 5, {}, backend="gloo").play()
     for entry in (entry for dump in dumps.values() for entry in dump["entries"]):
-        own = [{**one, "filename": str(path)} for one in entry["frames"][2:]]
+        own = [{**frame, "filename": str(path)} for frame in entry["frames"][2:]]
         entry["frames"] = [*entry["frames"][:2], *own]
     return dumps
 
@@ -83,8 +83,8 @@ def confirmed(folder: Path, dumps: dict[int, dict[str, Any]], inside: set[int], 
     ]
     fact = LogFact("gloo_mismatch", ended, "stderr.log", 2, "320 vs 32. Received data size doesn't match expected size")
     files = {"flight": flight, "ring": rings}
-    found = unexplained(Evidence(folder, Limits(), files=files, facts=[fact], world_size=world))
-    return [(one.cause, one.ranks, one.victims) for one in found if one.status == "confirmed"]
+    findings = unexplained(Evidence(folder, Limits(), files=files, facts=[fact], world_size=world))
+    return [(finding.cause, finding.ranks, finding.victims) for finding in findings if finding.status == "confirmed"]
 
 
 CASES = pytest.mark.parametrize(
@@ -115,19 +115,19 @@ def test_ranks_whose_calls_in_cpp_were_not_recorded_are_not_said_to_agree(tmp_pa
     write(tmp_path, job(2, [Op(size=8, line=12)] * 5, {}, backend="gloo"), without=(0,))
     flight = evidence(tmp_path).handles(FlightFile)
     rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
-    found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, world_size=2))
-    said = {one.cause: one for one in found}
+    findings = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, world_size=2))
+    said = {finding.cause: finding for finding in findings}
     for cause in ("hang.conditional_collective", "hang.uneven_iterations"):
         assert said[cause].status == "undecided" and "calls of rank 0" in said[cause].summary
 
 
 def test_recorded_calls_that_differ_explain_the_sizes_that_gloo_printed(tmp_path: Path) -> None:
-    usual = [Op(line=line) for line in (10, 20, 10, 20)]
-    write(tmp_path, Job({0: usual, 1: usual, 2: [*usual[:2], Op(size=4, line=10)]}, backend="gloo"))
+    ops = [Op(line=line) for line in (10, 20, 10, 20)]
+    write(tmp_path, Job({0: ops, 1: ops, 2: [*ops[:2], Op(size=4, line=10)]}, backend="gloo"))
     fact = LogFact("gloo_mismatch", 2, "stderr.log", 2, "32 vs 16. Received data size doesn't match expected size")
-    found = evidence(tmp_path, world_size=3, facts=[fact])
-    assert mismatched(explain(found).job), "no part of the analysis decides what another one explains"
-    assert [(one.cause, one.ranks, one.basis) for one in unexplained(found)] == [
+    result = evidence(tmp_path, world_size=3, facts=[fact])
+    assert mismatched(explain(result).job), "no part of the analysis decides what another one explains"
+    assert [(finding.cause, finding.ranks, finding.basis) for finding in unexplained(result)] == [
         ("hang.signature_mismatch", (2,), "records")
     ]
 
@@ -169,8 +169,16 @@ def test_lines_of_tracebacks_tell_which_side_differs(
     texts = [ABORTED.format(rank, line, f"f{line}") for rank, line in aborted.items()]
     texts += [LOST.format(rank, line, f"f{line}") for rank, line in lost.items()]
     (tmp_path / "job.log").write_text("".join(texts))
-    found = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed" and one.confidence >= SURE]
-    assert [one.ranks for one in found] == [culprits] * bool(culprits)
+    findings = [
+        finding
+        for finding in detect(gather(tmp_path, Limits()))
+        if finding.status == "confirmed" and finding.confidence >= SURE
+    ]
+    assert [finding.ranks for finding in findings] == [culprits] * bool(culprits)
     if culprits:
-        assert found[0].cause == "hang.collective_mismatch" and found[0].victims == tuple(lost)
-        assert "train.py:12" in found[0].summary and "50000 vs 1500" in found[0].summary and found[0].confidence <= 0.65
+        assert findings[0].cause == "hang.collective_mismatch" and findings[0].victims == tuple(lost)
+        assert (
+            "train.py:12" in findings[0].summary
+            and "50000 vs 1500" in findings[0].summary
+            and findings[0].confidence <= 0.65
+        )

@@ -35,17 +35,17 @@ def timeout(rank: int = 0) -> LogFact:
     return LogFact("gloo_timeout", rank, "log", 1, "Timed out waiting 6000ms for recv operation to complete")
 
 
-def found(**evidence: object) -> dict[str, Shown]:
+def findings_of(**evidence: object) -> dict[str, Shown]:
     whole = Evidence(Path("nowhere"), Limits(), **evidence)  # type: ignore[arg-type]
-    return {one.cause.removeprefix("hang."): one for one in detect(whole)}
+    return {finding.cause.removeprefix("hang."): finding for finding in detect(whole)}
 
 
 @pytest.mark.parametrize("as_stacks", [False, True])
 def test_ranks_in_different_collectives_are_named_and_left_open(as_stacks: bool) -> None:
     frames = {0: inside("all_reduce", LOOP), 1: inside("barrier", AFTER), 2: inside("all_reduce", LOOP)}
-    of_stacks = {"stacks": [stack(rank, one) for rank, one in frames.items()], "facts": [timeout()]}
-    shown = of_stacks if as_stacks else {"errors": [gave_up(rank, one) for rank, one in frames.items()]}
-    assert not [one for one in found(**shown).values() if one.status == "confirmed"]
+    of_stacks = {"stacks": [stack(rank, frame) for rank, frame in frames.items()], "facts": [timeout()]}
+    shown = of_stacks if as_stacks else {"errors": [gave_up(rank, frame) for rank, frame in frames.items()]}
+    assert not [finding for finding in findings_of(**shown).values() if finding.status == "confirmed"]
     assert stood(**shown) == {("all_reduce", "train.py:13"): (0, 2), ("barrier", "train.py:25"): (1,)}
 
 
@@ -107,8 +107,10 @@ def test_ranks_that_gave_up_in_one_place_do_not_differ() -> None:
 
 def test_who_ended_by_itself_is_the_cause_wherever_others_stand() -> None:
     mine = RankError(1, "1/stderr.log", 1, "ValueError", "bad batch", AFTER)
-    said = found(errors=[gave_up(0, inside("all_reduce", LOOP)), mine, gave_up(2, inside("barrier", AFTER))])
-    assert {one.cause: one.ranks for one in said.values() if one.status == "confirmed"} == {"hang.rank_raised": (1,)}
+    said = findings_of(errors=[gave_up(0, inside("all_reduce", LOOP)), mine, gave_up(2, inside("barrier", AFTER))])
+    assert {item.cause: item.ranks for item in said.values() if item.status == "confirmed"} == {
+        "hang.rank_raised": (1,)
+    }
 
 
 WAITS = (Frame("/usr/lib/python3.11/threading.py", 327, "wait"), Frame("/usr/lib/python3.11/queue.py", 171, "get"))
@@ -126,11 +128,11 @@ def test_a_host_outside_the_collective_of_all_others(
     facts: list[LogFact], mine: tuple[Frame, ...], status: str
 ) -> None:
     stacks = [stack(0, inside("all_reduce", LOOP)), stack(1, mine), stack(2, inside("all_reduce", LOOP))]
-    one = found(stacks=stacks, facts=facts)["host_stall"]
-    assert one.status == status
+    host_stall = findings_of(stacks=stacks, facts=facts)["host_stall"]
+    assert host_stall.status == status
     if status == "confirmed":
-        assert (one.ranks, one.victims) == ((1,), (0, 2))
-        assert "its host is waiting for a queue (train.py:18 in save)" in one.summary
+        assert (host_stall.ranks, host_stall.victims) == ((1,), (0, 2))
+        assert "its host is waiting for a queue (train.py:18 in save)" in host_stall.summary
 
 
 TIMED_OUT = (
@@ -151,6 +153,6 @@ def test_the_stack_of_the_only_rank_that_no_watchdog_reports(tmp_path: Path, pos
     """Unless the watchdogs report different calls, which are to be compared first."""
     (tmp_path / "job.log").write_text("".join(TIMED_OUT.format(rank, at) for rank, at in enumerate(positions)))
     (tmp_path / "rank3.txt").write_text(IN_QUEUE)
-    found = [(root.cause, root.ranks, root.victims) for root in diagnose(tmp_path).root_causes]
+    rows = [(root.cause, root.ranks, root.victims) for root in diagnose(tmp_path).root_causes]
     expected = [("hang.host_stall", (3,), (0, 1, 2))]
-    assert found == expected if len({*positions}) == 1 else expected[0] not in found
+    assert rows == expected if len({*positions}) == 1 else expected[0] not in rows

@@ -125,7 +125,7 @@ def test_the_rank_that_skipped_a_call_may_be_at_fault(tmp_path: Path, skip: str,
         assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.conditional_collective", (0,))]
     else:
         assert not report.root_causes
-        assert "hang.conditional_collective" in {one.cause for one in report.suspicions}
+        assert "hang.conditional_collective" in {suspicion.cause for suspicion in report.suspicions}
 
 
 @pytest.mark.parametrize(

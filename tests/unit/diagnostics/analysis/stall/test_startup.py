@@ -24,8 +24,8 @@ def test_ranks_that_wait_for_one_that_does_not_move() -> None:
 
 def test_a_rank_that_works_on_its_way_is_late_and_one_without_a_trace_is_only_missing() -> None:
     late = startup(job({}, facts=[start(0, "meets"), start(1, "meets"), start(2, "started", worked_s=58.0)]))
-    gone = startup(job({}, facts=[start(0, "meets"), start(1, "meets")]))
-    for case in (late, gone):
+    lost = startup(job({}, facts=[start(0, "meets"), start(1, "meets")]))
+    for case in (late, lost):
         assert isinstance(case, Startup) and case.missing == (2,) and case.stuck == ()
 
 
@@ -37,7 +37,7 @@ def test_a_start_that_has_hardly_begun_is_not_stuck() -> None:
 
 def test_errors_of_the_store() -> None:
     case = startup(job({}, facts=[fact("store_timeout", 1), fact("nccl_net", 0)]))
-    assert isinstance(case, StartupFailed) and [one.kind for one in case.facts] == ["store_timeout"]
+    assert isinstance(case, StartupFailed) and [item.kind for item in case.facts] == ["store_timeout"]
     assert startup(job({}, facts=[fact("nccl_net", 0)])) is None
     assert startup(job({0: [call(1)]}, facts=[fact("store_timeout", 1)])) is None, "a collective was issued"
 
@@ -70,5 +70,5 @@ def test_a_start_up_that_failed_before_and_after_the_ranks_had_met(
 ) -> None:
     (tmp_path / "job.log").write_text(lines)
     report = diagnose(tmp_path)
-    assert [one.cause for one in report.root_causes] == ([cause] if cause else [])
+    assert [root_cause.cause for root_cause in report.root_causes] == ([cause] if cause else [])
     assert (report.waiting.absent if report.waiting else ()) == (() if cause else (0,))

@@ -51,5 +51,5 @@ def test_exposed_time_is_never_more_than_all_of_it_nor_less_than_what_does_not_f
 ) -> None:
     everything = transfer + latency * parts
     for exposed in (exposed_in_buckets, exposed_in_units):
-        found = exposed(transfer, latency, parts, beside)
-        assert max(0.0, everything - beside) - 1e-6 <= found <= everything + 1e-6
+        result = exposed(transfer, latency, parts, beside)
+        assert max(0.0, everything - beside) - 1e-6 <= result <= everything + 1e-6

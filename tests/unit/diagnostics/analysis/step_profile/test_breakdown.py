@@ -19,16 +19,16 @@ def boiled(path: Path) -> RankProfile:
     return profile(TraceFile(path, "t", None, Limits()).load())
 
 
-def adds_up(one: RankProfile) -> None:
-    for times in [one.window, *(step.times for step in one.steps)]:
+def adds_up(rank_profile: RankProfile) -> None:
+    for times in [rank_profile.window, *(step.times for step in rank_profile.steps)]:
         assert times.compute + times.exposed + times.memory + times.idle == times.wall
         assert times.overlapped + times.exposed <= times.communication
-    for parts in (one.by_group, one.by_phase):
-        assert sum(part.exposed for part in parts.values()) == one.window.exposed
-        assert sum(part.communication for part in parts.values()) == one.window.communication
-        assert sum(part.overlapped for part in parts.values()) == one.window.overlapped
-    assert sum(call.exposed for call in one.calls) == one.window.exposed
-    for left, right in zip(one.steps, one.steps[1:]):
+    for parts in (rank_profile.by_group, rank_profile.by_phase):
+        assert sum(part.exposed for part in parts.values()) == rank_profile.window.exposed
+        assert sum(part.communication for part in parts.values()) == rank_profile.window.communication
+        assert sum(part.overlapped for part in parts.values()) == rank_profile.window.overlapped
+    assert sum(call.exposed for call in rank_profile.calls) == rank_profile.window.exposed
+    for left, right in zip(rank_profile.steps, rank_profile.steps[1:]):
         assert left.end == right.start
 
 
@@ -38,12 +38,12 @@ def test_times_of_real_traces_add_up(name: str) -> None:
         adds_up(boiled(path))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda value: value.name)
 def test_times_of_generated_traces_add_up(tmp_path: Path, scenario: Any) -> None:
     for path in write(scenario.build(), tmp_path):
-        one = boiled(path)
-        adds_up(one)
-        assert sum((step.times.wall for step in one.steps), 0) == one.window.wall
+        rank_profile = boiled(path)
+        adds_up(rank_profile)
+        assert sum((step.times.wall for step in rank_profile.steps), 0) == rank_profile.window.wall
 
 
 def test_a_step_that_can_be_checked_by_hand(tmp_path: Path) -> None:
@@ -68,9 +68,11 @@ STYLES = {
 }
 
 
-def essence(one: RankProfile) -> dict[str, Any]:
-    value = asdict(replace(one, base_ns=0, gaps=[], file=""))
-    value["calls"] = [(c.start, c.end, c.message, c.exposed, c.phase, c.waited, c.on_compute) for c in one.calls]
+def essence(rank_profile: RankProfile) -> dict[str, Any]:
+    value = asdict(replace(rank_profile, base_ns=0, gaps=[], file=""))
+    value["calls"] = [
+        (c.start, c.end, c.message, c.exposed, c.phase, c.waited, c.on_compute) for c in rank_profile.calls
+    ]
     return value
 
 
@@ -86,8 +88,8 @@ def test_whole_microseconds_as_integers_or_fractions(tmp_path: Path) -> None:
     for _ in range(5):
         sim.kernel(100.0)
         sim.collective("all_reduce", 1 << 20, 50.0)
-    one, other = (boiled(write(sim, tmp_path / str(f), Style(fractional=f))[0]) for f in (True, False))
-    assert essence(one) == essence(other)
+    first, other = (boiled(write(sim, tmp_path / str(f), Style(fractional=f))[0]) for f in (True, False))
+    assert essence(first) == essence(other)
 
 
 def test_old_names_without_arguments_find_the_same_communication(tmp_path: Path) -> None:
@@ -99,9 +101,9 @@ def test_old_names_without_arguments_find_the_same_communication(tmp_path: Path)
 
 
 def test_copies_of_annotations_on_the_device_are_not_counted(tmp_path: Path) -> None:
-    one = boiled(write(ddp(Simulator(ranks=2)), tmp_path)[0])
-    assert len(one.calls) == 3 * 4
-    assert one.recognized_by == {"args": 12}
+    rank_profile = boiled(write(ddp(Simulator(ranks=2)), tmp_path)[0])
+    assert len(rank_profile.calls) == 3 * 4
+    assert rank_profile.recognized_by == {"args": 12}
 
 
 def test_unknown_kernels_beside_collectives_are_listed(tmp_path: Path) -> None:

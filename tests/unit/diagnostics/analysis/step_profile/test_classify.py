@@ -110,19 +110,19 @@ def test_on_cpu_each_span_of_gloos_threads_has_an_issue_of_the_host() -> None:
         ("c10d::allreduce_", 5), ("c10d::allreduce_", 15),
         ran=(("all_reduce", 8, 10, 30), ("all_reduce", 16, 30, 50)),
     )  # fmt: skip
-    assert [(one.issued, one.message.size_bytes) for one in (first, second)] == [(5, 32), (15, 64)]
+    assert [(item.issued, item.message.size_bytes) for item in (first, second)] == [(5, 32), (15, 64)]
 
 
 def test_gloo_reduces_and_scatters_by_an_all_reduce_of_the_whole() -> None:
-    (one,) = cpu(("reduce_scatter 32 B dp", 5), ran=(("all_reduce", 8, 10, 30),))
-    assert (one.message.op, one.message.group, one.issued) == ("reduce_scatter", "dp", 5)
+    (call,) = cpu(("reduce_scatter 32 B dp", 5), ran=(("all_reduce", 8, 10, 30),))
+    assert (call.message.op, call.message.group, call.issued) == ("reduce_scatter", "dp", 5)
     (other,) = cpu(("all_gather 32 B dp", 5), ran=(("all_reduce", 8, 10, 30),))
     assert (other.message.op, other.issued) == ("all_reduce", -1)
 
 
 def test_what_was_issued_after_the_end_is_another_call() -> None:
-    (one,) = cpu(("c10d::allreduce_", 99), ran=(("all_reduce", 8, 10, 30),))
-    assert one.issued == -1
+    (call,) = cpu(("c10d::allreduce_", 99), ran=(("all_reduce", 8, 10, 30),))
+    assert call.issued == -1
 
 
 def compute(*ops: tuple[str, int, int], spans: tuple[tuple[str, int, int, int], ...]) -> list[tuple[int, int]]:
@@ -153,7 +153,7 @@ def test_compute_beside_a_send_that_stands_on_its_own_thread_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "taken", "left"),
+    ("pattern", "taken", "remaining"),
     [
         (TEXT["communication"], "nccldevkernel_allreduce_sum_f32_ring_ll(args<4096ul>)", "gemm_kernel"),
         (TEXT["communication"], "void vllm::cross_device_reduce_1stage<float>", "reduce_kernel<512, 1>"),
@@ -172,5 +172,5 @@ def test_compute_beside_a_send_that_stands_on_its_own_thread_counts() -> None:
         (TEXT["sync_ops"], "aten::item", "aten::items"),
     ],
 )  # fmt: skip
-def test_a_name_is_taken_and_one_like_it_is_not(pattern: re.Pattern[str], taken: str, left: str) -> None:
-    assert pattern.search(taken) and not pattern.search(left)
+def test_a_name_is_taken_and_one_like_it_is_not(pattern: re.Pattern[str], taken: str, remaining: str) -> None:
+    assert pattern.search(taken) and not pattern.search(remaining)

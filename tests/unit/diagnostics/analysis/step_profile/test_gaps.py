@@ -27,8 +27,8 @@ def paused(folder: Path, **host: Any) -> Gap:
     sim.kernel(100.0)
     sim.host(5000.0, **host)
     sim.kernel(100.0)
-    found, _ = gaps(folder, sim)
-    return max(found, key=lambda gap: gap.length)
+    result, _ = gaps(folder, sim)
+    return max(result, key=lambda gap: gap.length)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_launch_under_way_as_the_device_runs_dry_is_late(tmp_path: Path) -> No
     sim = Simulator(ranks=1, launch_us=10.0)
     for _ in range(50):
         sim.kernel(6.0)  # Shorter than the time from its launch to its start.
-    found, _ = gaps(tmp_path, sim)
-    assert len(found) == 49 and {gap.reason for gap in found} == {"host"}
+    result, _ = gaps(tmp_path, sim)
+    assert len(result) == 49 and {gap.reason for gap in result} == {"host"}
 
 
 def test_a_wait_for_the_device_that_ended_in_the_stretch(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_wait_for_the_device_that_ended_in_the_stretch(tmp_path: Path) -> None
     sim.kernel(3000.0)
     sim.drain("aten::item")
     sim.kernel(100.0)
-    found, _ = gaps(tmp_path, sim)
-    assert [(gap.reason, gap.detail) for gap in found if gap.length > 5 * DEVICE_NS][:1] == [("sync", "aten::item")]
+    result, _ = gaps(tmp_path, sim)
+    assert [(gap.reason, gap.detail) for gap in result if gap.length > 5 * DEVICE_NS][:1] == [("sync", "aten::item")]
 
 
 def test_a_wait_costs_at_most_as_long_as_it_took(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_a_wait_costs_at_most_as_long_as_it_took(tmp_path: Path) -> None:
     sim.drain("aten::item")
     sim.host(12_000.0)
     sim.kernel(100.0)
-    found, _ = gaps(tmp_path, sim)
-    by_reason = {reason: sum(gap.length for gap in found if gap.reason == reason) for reason in ("sync", "host")}
+    result, _ = gaps(tmp_path, sim)
+    by_reason = {reason: sum(gap.length for gap in result if gap.reason == reason) for reason in ("sync", "host")}
     assert 0 < by_reason["sync"] < 40_000 and by_reason["host"] > 11_900_000
 
 
@@ -83,8 +83,8 @@ def test_only_the_first_launch_of_a_kernel_loads_it(tmp_path: Path) -> None:
     for launch_us in (5000.0, 8.0, 5000.0):
         sim.launch_us = launch_us
         sim.kernel(20.0)
-    found, _ = gaps(tmp_path, sim)
-    assert [gap.work for gap in found if gap.reason == "pause"] == [""]
+    result, _ = gaps(tmp_path, sim)
+    assert [gap.work for gap in result if gap.reason == "pause"] == [""]
 
 
 def test_work_without_stretches_in_between_has_no_gap(tmp_path: Path) -> None:
@@ -116,6 +116,6 @@ def test_a_stretch_far_longer_than_all_others_is_a_pause_although_the_others_hol
 
 
 def test_other_reasons_stay_as_they_are() -> None:
-    found = [Gap(0, 9 * PAUSE_NS, "data"), Gap(20 * PAUSE_NS, 22 * PAUSE_NS, "host")]
-    mark_pauses(found, Trace("t"))
-    assert [gap.reason for gap in found] == ["data", "pause"]
+    gaps = [Gap(0, 9 * PAUSE_NS, "data"), Gap(20 * PAUSE_NS, 22 * PAUSE_NS, "host")]
+    mark_pauses(gaps, Trace("t"))
+    assert [gap.reason for gap in gaps] == ["data", "pause"]

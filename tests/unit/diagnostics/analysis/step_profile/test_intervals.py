@@ -13,27 +13,27 @@ def points(spans: list[tuple[int, int]]) -> set[int]:
 
 
 @given(SPANS, SPANS)
-def test_covers_behave_as_sets_of_points(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
-    a, b = union(one), union(other)
-    assert points(a) == points(one)
-    assert total(a) == len(points(one))
+def test_covers_behave_as_sets_of_points(item: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    a, b = union(item), union(other)
+    assert points(a) == points(item)
+    assert total(a) == len(points(item))
     assert all(left[1] < right[0] for left, right in pairwise(a))
-    assert points(intersect(a, b)) == points(one) & points(other)
-    assert points(subtract(a, b)) == points(one) - points(other)
+    assert points(intersect(a, b)) == points(item) & points(other)
+    assert points(subtract(a, b)) == points(item) - points(other)
     assert total(intersect(a, b)) + total(subtract(a, b)) == total(a)
 
 
 @given(SPANS, st.integers(0, 80), st.integers(0, 80), st.integers(1, 5))
 def test_holes_are_what_is_not_covered(spans: list[tuple[int, int]], start: int, end: int, least: int) -> None:
     free = subtract([(start, end)] if end > start else [], union(spans))
-    assert holes(union(spans), start, end, least) == [one for one in free if one[1] - one[0] >= least]
+    assert holes(union(spans), start, end, least) == [item for item in free if item[1] - item[0] >= least]
 
 
 @given(SPANS, st.integers(0, 80), st.integers(0, 80))
 def test_a_ruler_measures_any_stretch(spans: list[tuple[int, int]], start: int, end: int) -> None:
     ruler = Ruler(union(spans))
     assert ruler.within(start, end) == len({n for n in points(spans) if start <= n < end})
-    holding = [one for one in ruler.cover if one[0] <= start <= one[1]]
+    holding = [item for item in ruler.cover if item[0] <= start <= item[1]]
     assert ruler.start_of(start) == (holding[-1][0] if holding else None)
 
 

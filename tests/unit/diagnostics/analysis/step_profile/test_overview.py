@@ -46,10 +46,10 @@ def test_ranks_steps_and_what_is_known_of_waiting(view: Overview) -> None:
 def test_measures_of_the_report(view: Overview) -> None:
     measures = view.measures()["overlap"]
     assert measures["steps"] == STEPS and measures["steps_marked"] and set(measures["ranks"]) == {0, 1}
-    one = measures["ranks"][0]
-    parts = one["compute_ms"] + one["exposed_ms"] + one["memory_ms"] + one["idle_ms"]
-    assert parts == pytest.approx(one["wall_ms"], abs=0.001) and len(one["steps"]) == STEPS
-    assert one["transfer_ms"] is not None and 0 <= one["overlap_percent"] <= 100
+    rank = measures["ranks"][0]
+    parts = rank["compute_ms"] + rank["exposed_ms"] + rank["memory_ms"] + rank["idle_ms"]
+    assert parts == pytest.approx(rank["wall_ms"], abs=0.001) and len(rank["steps"]) == STEPS
+    assert rank["transfer_ms"] is not None and 0 <= rank["overlap_percent"] <= 100
     track = measures["timeline"]["ranks"][0]
     assert [name for name, *_ in track["regions"]] == ["forward", "backward", "after backward"]
     assert len(track["calls"]) == 4 and {name for name, *_ in track["calls"]} == {"all_reduce"}
@@ -83,7 +83,7 @@ def test_of_two_windows_of_one_rank_the_later_one_is_used(tmp_path: Path) -> Non
     both = Evidence(tmp_path, Limits(), files={"trace": [*first.handles(TraceFile), *second.handles(TraceFile)]})
     (only,) = overview(both).profiles
     assert both.problems[0].harmless and "second trace of rank 0" in both.problems[0].what
-    begins = [overview(one).profiles[0].steps[0].start for one in (first, second)]
+    begins = [overview(item).profiles[0].steps[0].start for item in (first, second)]
     assert only.steps[0].start == max(begins) > min(begins)
 
 
@@ -112,19 +112,19 @@ def test_more_ranks_than_cores(manifest: dict[str, Any], crowded: tuple[int, int
 @pytest.mark.parametrize("name", SWITCHES)
 @pytest.mark.parametrize(("value", "is_on"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
 def test_a_variable_that_serialises_the_work(name: str, value: str, is_on: bool) -> None:
-    found = find_instrument([rank(0), rank(1)], {1: {name: value}})
-    assert found == (Instrument((1,), name, value) if is_on else None)
+    instrument = find_instrument([rank(0), rank(1)], {1: {name: value}})
+    assert instrument == (Instrument((1,), name, value) if is_on else None)
     everywhere = find_instrument([rank(0), rank(3)], {-1: {name: value}})
     assert (everywhere.ranks if everywhere else None) == ((0, 3) if is_on else None)
 
 
 @pytest.mark.parametrize(
-    ("blocking", "kernels", "idle", "found"),
+    ("blocking", "kernels", "idle", "expected"),
     [(1.0, 30, 100, True), (0.9, 30, 100, False), (1.0, 29, 100, False), (1.0, 30, 10, False)],
 )
-def test_launches_that_all_block(blocking: float, kernels: int, idle: int, found: bool) -> None:
+def test_launches_that_all_block(blocking: float, kernels: int, idle: int, expected: bool) -> None:
     blocked = {"blocking": blocking, "long_kernels": kernels, "window": Breakdown(wall=2000, idle=idle)}
-    assert find_instrument([rank(0, **blocked)], {}) == (Instrument((0,)) if found else None)
+    assert find_instrument([rank(0, **blocked)], {}) == (Instrument((0,)) if expected else None)
     assert find_instrument([rank(0, **blocked), rank(1)], {}) is None, "on one rank alone it is something else"
 
 

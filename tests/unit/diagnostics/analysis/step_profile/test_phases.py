@@ -19,19 +19,19 @@ def steps(folder: Path, simulator: Simulator) -> list[Step]:
 
 @pytest.mark.parametrize("micros", [1, 3])
 def test_marked_steps_their_backward_passes_and_the_optimizer(tmp_path: Path, micros: int) -> None:
-    found = steps(tmp_path, ddp(Simulator(ranks=1), micros=micros))
-    assert [step.number for step in found] == [step + 5 for step in range(STEPS)]
-    for step in found:
+    result = steps(tmp_path, ddp(Simulator(ranks=1), micros=micros))
+    assert [step.number for step in result] == [step + 5 for step in range(STEPS)]
+    for step in result:
         assert len(step.backwards) == micros and step.updated == 1
         assert step.optimizer_ns is not None and step.optimizer_ns >= step.backwards[-1].host[1]
         assert len(step.autograd) == 1
-        hosts = [border for one in step.backwards for border in one.host]
+        hosts = [border for backward in step.backwards for border in backward.host]
         assert hosts == sorted(hosts)
 
 
 def test_steps_together_cover_the_device_work(tmp_path: Path) -> None:
-    found = steps(tmp_path, fsdp())
-    for left, right in itertools.pairwise(found):
+    result = steps(tmp_path, fsdp())
+    for left, right in itertools.pairwise(result):
         assert left.device[1] == right.device[0] and left.host[1] <= right.host[0]
 
 

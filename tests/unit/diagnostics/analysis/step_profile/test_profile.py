@@ -18,19 +18,19 @@ def reduced(tmp_path_factory: pytest.TempPathFactory) -> RankProfile:
 
 def test_steps_and_their_calls(reduced: RankProfile) -> None:
     assert [step.number for step in reduced.steps] == [step + 5 for step in range(STEPS)] and reduced.marked
-    assert [sum(one.step == at for one in reduced.calls) for at in range(STEPS)] == [4] * STEPS
+    assert [sum(call.step == at for call in reduced.calls) for at in range(STEPS)] == [4] * STEPS
     for step in reduced.steps:
         assert (step.micros, step.updated, step.optimizer, len(step.backward)) == (1, 1, True, 1)
         assert step.times.wall == step.end - step.start
 
 
 def test_what_surrounds_a_call(reduced: RankProfile) -> None:
-    assert {(one.phase, one.micro, one.on_compute, one.waited) for one in reduced.calls} == {
+    assert {(call.phase, call.micro, call.on_compute, call.waited) for call in reduced.calls} == {
         ("backward", 0, False, False)
     }
-    first, *others = [one for one in reduced.calls if one.step == 1]
-    assert all(one.busy > 0 for one in others) and first.issued >= 0
-    assert all(one.overlapped + one.exposed <= one.duration for one in reduced.calls)
+    first, *others = [call for call in reduced.calls if call.step == 1]
+    assert all(other.busy > 0 for other in others) and first.issued >= 0
+    assert all(call.overlapped + call.exposed <= call.duration for call in reduced.calls)
 
 
 def test_parts_add_up_to_the_whole(reduced: RankProfile) -> None:
@@ -43,14 +43,14 @@ def test_parts_add_up_to_the_whole(reduced: RankProfile) -> None:
 
 @pytest.mark.parametrize(("blocking", "share"), [(True, 1.0), (False, 0.0)])
 def test_launches_that_wait_for_their_kernels(tmp_path: Path, blocking: bool, share: float) -> None:
-    (one,) = profiled(ddp(Simulator(ranks=1, blocking=blocking)), tmp_path)
-    assert one.long_kernels > 30 and one.blocking == pytest.approx(share, abs=0.1)
+    (rank_profile,) = profiled(ddp(Simulator(ranks=1, blocking=blocking)), tmp_path)
+    assert rank_profile.long_kernels > 30 and rank_profile.blocking == pytest.approx(share, abs=0.1)
 
 
 def test_a_gather_that_compute_waits_for_is_told(tmp_path: Path) -> None:
     kept = profiled(fsdp(units=4, transfer=9000.0, prefetch=False), tmp_path)[0]
-    gathers = [one for one in kept.calls if one.message.op == "all_gather" and one.phase == "forward"]
-    assert gathers and all(one.exposed > 0.9 * one.duration for one in gathers)
+    gathers = [call for call in kept.calls if call.message.op == "all_gather" and call.phase == "forward"]
+    assert gathers and all(gather.exposed > 0.9 * gather.duration for gather in gathers)
 
 
 def test_a_profile_comes_through_another_process_unchanged(reduced: RankProfile) -> None:
@@ -59,7 +59,7 @@ def test_a_profile_comes_through_another_process_unchanged(reduced: RankProfile)
 
 
 def test_transfer_is_the_duration_until_a_floor_is_known() -> None:
-    one = call(length=100)
-    assert (one.duration, one.transfer, one.exposed_transfer) == (100, 100, 100)
-    one.floor = 30
-    assert (one.transfer, one.exposed_transfer) == (30, 30)
+    call_profile = call(length=100)
+    assert (call_profile.duration, call_profile.transfer, call_profile.exposed_transfer) == (100, 100, 100)
+    call_profile.floor = 30
+    assert (call_profile.transfer, call_profile.exposed_transfer) == (30, 30)

@@ -28,19 +28,19 @@ FIGURES = {
 
 
 def profiles(name: str) -> dict[int, RankProfile]:
-    found = [
+    rank_profiles = [
         profile(TraceFile(path, path.name, None, Limits()).load())
         for path in shared_data(f"traces/{name}").glob("*.gz")
     ]
-    return {one.rank: one for one in found}
+    return {rank_profile.rank: rank_profile for rank_profile in rank_profiles}
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_equal_on_equal_rows_and_exact_on_whole_files(name: str) -> None:
-    found = profiles(name)
-    assert set(found) == set(FIGURES[name])
+    rank_profiles = profiles(name)
+    assert set(rank_profiles) == set(FIGURES[name])
     for rank, (overlap, idle, compute, rest, exact) in FIGURES[name].items():
-        hta = found[rank].hta
+        hta = rank_profiles[rank].hta
         assert hta is not None
         assert (
             hta["overlap_percent"],
@@ -48,8 +48,8 @@ def test_equal_on_equal_rows_and_exact_on_whole_files(name: str) -> None:
             hta["compute_percent"],
             hta["non_compute_percent"],
         ) == pytest.approx((overlap, idle, compute, rest), abs=0.0101)
-        assert found[rank].window.json()["overlap_percent"] == pytest.approx(exact, abs=0.0101)
-        assert ("without the last" in hta["window"]) == (len(found[rank].steps) > 1)
+        assert rank_profiles[rank].window.json()["overlap_percent"] == pytest.approx(exact, abs=0.0101)
+        assert ("without the last" in hta["window"]) == (len(rank_profiles[rank].steps) > 1)
 
 
 def test_collectives_are_found_by_structure_in_real_traces() -> None:
@@ -58,7 +58,7 @@ def test_collectives_are_found_by_structure_in_real_traces() -> None:
 
 
 def test_exposed_time_of_the_reference_table() -> None:
-    exposed = {rank: one.window.json()["exposed_ms"] for rank, one in profiles("dlrm8_v100").items()}
+    exposed = {rank: rank_profile.window.json()["exposed_ms"] for rank, rank_profile in profiles("dlrm8_v100").items()}
     assert exposed == pytest.approx({0: 5.54, 1: 11.06, 2: 3.22, 3: 9.44, 4: 6.55, 5: 6.21, 6: 3.29, 7: 1.58}, abs=0.01)
     (diff,) = profiles("hta_diff_control_a100").values()
     assert diff.window.json()["exposed_ms"] == pytest.approx(86.6, abs=0.1)

@@ -11,23 +11,23 @@ def test_reductions_inside_and_after_the_backward_pass() -> None:
         call(), call("reduce_scatter"), call(phase="after"), call("all_gather"), call(phase="forward"), call(size=64),
         call(group="control"), call(waited=True), call(on_compute=True),
     ]  # fmt: skip
-    (found,) = find_reductions([rank(0, *calls)]).of_rank[0]
-    assert [one.message.op for one in found.inside] == ["all_reduce", "reduce_scatter"]
-    assert len(found.after) == 1 and (found.span, found.backward) == ((500, 1500), 1000)
+    (result,) = find_reductions([rank(0, *calls)]).of_rank[0]
+    assert [item.message.op for item in result.inside] == ["all_reduce", "reduce_scatter"]
+    assert len(result.after) == 1 and (result.span, result.backward) == ((500, 1500), 1000)
 
 
 def test_only_steps_in_which_backward_is_visible_count() -> None:
-    found = find_reductions(
+    reductions = find_reductions(
         [rank(0, steps=[step(0, micros=0), step(1, updated=1)]), rank(1, steps=[step(0, micros=0)])]
     )
-    assert [[one.updated for one in steps] for steps in found.of_rank.values()] == [[1], []] and found
+    assert [[item.updated for item in steps] for steps in reductions.of_rank.values()] == [[1], []] and reductions
     assert not find_reductions([rank(0, steps=[step(0, micros=0)])])
 
 
 def test_those_of_the_last_micro_batch() -> None:
     calls = [call(micro=0), call(micro=1, start=9)]
-    (found,) = find_reductions([rank(0, *calls, steps=[step(micros=2)])]).of_rank[0]
-    assert [one.start for one in found.last()] == [9]
+    (result,) = find_reductions([rank(0, *calls, steps=[step(micros=2)])]).of_rank[0]
+    assert [item.start for item in result.last()] == [9]
 
 
 def test_shares_are_of_bytes_else_of_transfer_times() -> None:

@@ -15,13 +15,15 @@ def test_who_is_silent_where_no_line_tells_the_size(tmp_path: Path, ranks: range
     line = "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, "
     line += "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802211 milliseconds before timing out.\n"
     (tmp_path / "train.log").write_text("".join(map(line.format, ranks)))
-    found = symptoms(gather(tmp_path, Limits()))
-    assert found is not None and found.silent == silent
+    result = symptoms(gather(tmp_path, Limits()))
+    assert result is not None and result.silent == silent
 
 
 def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it(tmp_path: Path) -> None:
-    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO))
-    assert [wait.ranks for wait in found.waits] == [(0,)] and found.without_report == found.possibly_late == (1,)
+    symptoms = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO))
+    assert [wait.ranks for wait in symptoms.waits] == [(0,)] and symptoms.without_report == symptoms.possibly_late == (
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,16 +36,16 @@ def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it
     ],
 )
 def test_ranks_that_waited_for_each_other_did_not_come_late(tmp_path: Path, log: str) -> None:
-    found = read(tmp_path, log)
-    assert sorted(rank for wait in found.waits for rank in wait.ranks) == [0, 1] and not found.possibly_late
+    symptoms = read(tmp_path, log)
+    assert sorted(rank for wait in symptoms.waits for rank in wait.ranks) == [0, 1] and not symptoms.possibly_late
 
 
 def test_several_ranks_that_lost_their_peers_may_have_waited(tmp_path: Path) -> None:
-    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO) + ended(2, "barrier", GLOO))
+    symptoms = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO) + ended(2, "barrier", GLOO))
     assert (
-        [wait.ranks for wait in found.waits] == [(0, 1, 2)]
-        and found.possibly_late == (1, 2)
-        and not found.without_report
+        [wait.ranks for wait in symptoms.waits] == [(0, 1, 2)]
+        and symptoms.possibly_late == (1, 2)
+        and not symptoms.without_report
     )
 
 
@@ -67,9 +69,9 @@ def row(rank: int, code: int) -> str:
 def test_a_rank_that_torchrun_does_not_list_beside_the_codes_of_the_others(
     tmp_path: Path, codes: dict[int, int], unlisted: tuple[int, ...]
 ) -> None:
-    text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*one) for one in codes.items())
-    found = symptoms(gather_text(tmp_path, text))
-    assert (found.unlisted if found else ()) == unlisted
+    text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*code) for code in codes.items())
+    result = symptoms(gather_text(tmp_path, text))
+    assert (result.unlisted if result else ()) == unlisted
 
 
 TIMEOUT = (
@@ -87,5 +89,5 @@ def test_a_rank_that_raised_behind_the_timeouts_of_all_others_had_not_waited(
     tmp_path: Path, at: str, late: tuple[int, ...]
 ) -> None:
     (tmp_path / "train.log").write_text("".join(map(TIMEOUT.format, range(3))) + RAISED.format(at))
-    found = symptoms(gather(tmp_path, Limits()))
-    assert found is not None and found.without_report == late
+    result = symptoms(gather(tmp_path, Limits()))
+    assert result is not None and result.without_report == late

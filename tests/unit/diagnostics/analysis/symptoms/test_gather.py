@@ -25,25 +25,25 @@ def gather_text(folder: Path, text: str) -> Evidence:
 
 
 def read(folder: Path, text: str) -> Symptoms:
-    found = symptoms(gather_text(folder, text))
-    assert found is not None
-    return found
+    result = symptoms(gather_text(folder, text))
+    assert result is not None
+    return result
 
 
 def test_who_waits_since_when_and_how_far_the_others_are(tmp_path: Path) -> None:
-    found = read(tmp_path, "".join(hung(rank) for rank in (0, 2)) + signal(1))
-    (wait,) = found.waits
+    symptoms = read(tmp_path, "".join(hung(rank) for rank in (0, 2)) + signal(1))
+    (wait,) = symptoms.waits
     assert (wait.ranks, wait.op, wait.seq, wait.numel, wait.group) == ((0, 2), "all_reduce", 42, 1024, "default_pg")
     assert (wait.completed, wait.enqueued, wait.waited_s, wait.timeout_s) == (41, 43, 600.012, 600)
     assert wait.since == "09:50:00" and not wait.first
-    assert [(one.ranks, one.completed, one.enqueued) for one in found.others] == [((1,), 41, 41)]
-    assert found.behind == (1,) and not found.by_position
+    assert [(other.ranks, other.completed, other.enqueued) for other in symptoms.others] == [((1,), 41, 41)]
+    assert symptoms.behind == (1,) and not symptoms.by_position
 
 
 def test_the_size_of_a_group_tells_who_is_silent(tmp_path: Path) -> None:
     text = hung(1, op="_ALLGATHER_BASE").replace("NumelOut=1024", "NumelOut=4096")
-    found = read(tmp_path, text)
-    assert found.waits[0].members == 4 and found.silent == (0, 2, 3)
+    symptoms = read(tmp_path, text)
+    assert symptoms.waits[0].members == 4 and symptoms.silent == (0, 2, 3)
     text = hung(1, op="_REDUCE_SCATTER_BASE", numel=4096).replace("NumelOut=4096", "NumelOut=512")
     assert read(tmp_path, text).waits[0].members == 8
     assert read(tmp_path, text.replace("NumelOut=512", "NumelOut=500")).waits[0].members is None
@@ -57,16 +57,16 @@ def test_a_status_alone_tells_the_position(tmp_path: Path) -> None:
 
 
 def test_lines_without_a_group_join_the_only_one_with_that_call(tmp_path: Path) -> None:
-    found = read(tmp_path, in_group(0, "7", 0) + timeout(1) + timeout(2, seq=9))
-    assert [(wait.ranks, wait.seq, wait.group) for wait in found.waits] == [((0, 1), 42, "7"), ((2,), 9, "")]
+    symptoms = read(tmp_path, in_group(0, "7", 0) + timeout(1) + timeout(2, seq=9))
+    assert [(wait.ranks, wait.seq, wait.group) for wait in symptoms.waits] == [((0, 1), 42, "7"), ((2,), 9, "")]
 
 
 def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
     old = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: "
     old += "WorkNCCL(OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803000 milliseconds before timing out.\n"
     gloo = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation\n"
-    found = read(tmp_path, old.format(1) + old.format(3) + gloo)
-    assert [(wait.ranks, wait.op, wait.seq, wait.waited_s) for wait in found.waits] == [
+    symptoms = read(tmp_path, old.format(1) + old.format(3) + gloo)
+    assert [(wait.ranks, wait.op, wait.seq, wait.waited_s) for wait in symptoms.waits] == [
         ((1, 3), "broadcast", None, 1803.0), ((), "a gloo recv", None, 1800.0)
     ]  # fmt: skip
 
@@ -84,8 +84,12 @@ def raised(line: str) -> str:
 
 
 def test_a_rank_that_lost_a_peer_tells_so_though_nothing_waits(tmp_path: Path) -> None:
-    found = read(tmp_path, raised(GLOO))
-    assert found.lost == "Connection closed by peer [10.0.1.17]:22780" and found.lost_peer == () and not found.waits
+    symptoms = read(tmp_path, raised(GLOO))
+    assert (
+        symptoms.lost == "Connection closed by peer [10.0.1.17]:22780"
+        and symptoms.lost_peer == ()
+        and not symptoms.waits
+    )
     named = "".join(f"[rank3]: {line}\n" for line in raised(GLOO).splitlines())
     assert read(tmp_path, named).lost_peer == (3,)
 
@@ -111,8 +115,8 @@ STORE_GONE = (
 def test_a_line_that_only_tells_that_a_peer_is_gone(
     tmp_path: Path, text: str, lost: str, ranks: tuple[int, ...]
 ) -> None:
-    found = read(tmp_path, text)
-    assert found.lost.startswith(lost) and found.lost_peer == ranks
+    symptoms = read(tmp_path, text)
+    assert symptoms.lost.startswith(lost) and symptoms.lost_peer == ranks
     assert not read(tmp_path, text + raised("RuntimeError: Timed out waiting 600ms for send operation")).lost
 
 
@@ -121,14 +125,16 @@ def test_ranks_that_leave_after_the_training_lost_nobody(tmp_path: Path) -> None
 
 
 def test_an_unnamed_process_that_aborted(tmp_path: Path) -> None:
-    found = read(tmp_path, "/home/u/run.sh: line 184: 2324239 Aborted                 (core dumped) python train.py\n")
-    assert found.aborted == (UNNAMED,)
+    symptoms = read(
+        tmp_path, "/home/u/run.sh: line 184: 2324239 Aborted                 (core dumped) python train.py\n"
+    )
+    assert symptoms.aborted == (UNNAMED,)
 
 
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     line = "[rank2]:[W5 socket.cpp:428] [c10d] While waitForInput, poolFD failed with (errno: 0 - Success).\n"
-    found = read(tmp_path, line)
-    assert found.timed_out.startswith("waitForInput") and not found.lost
+    symptoms = read(tmp_path, line)
+    assert symptoms.timed_out.startswith("waitForInput") and not symptoms.lost
 
 
 REACHED = (
@@ -139,28 +145,30 @@ GAVE_UP = "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 9000ms fo
 
 
 def test_who_came_to_a_monitored_barrier_waits_for_rank_0(tmp_path: Path) -> None:
-    found = read(tmp_path, REACHED.format(2) + GAVE_UP + REACHED.format(3))
-    assert [(wait.ranks, wait.op) for wait in found.waits] == [((2, 3), "monitored_barrier")] and found.absent == (0,)
+    symptoms = read(tmp_path, REACHED.format(2) + GAVE_UP + REACHED.format(3))
+    assert [(wait.ranks, wait.op) for wait in symptoms.waits] == [
+        ((2, 3), "monitored_barrier")
+    ] and symptoms.absent == (0,)
 
 
 def test_rank_0_at_a_monitored_barrier_tells_who_did_not_come(tmp_path: Path) -> None:
-    found = read(
+    symptoms = read(
         tmp_path, REACHED.format(2) + "[E x.cpp:1] [Rank 0]: Rank 1 failed to pass monitoredBarrier in 9000 ms\n"
     )
-    assert found.absent == (1,) and found.limit_s == 9
+    assert symptoms.absent == (1,) and symptoms.limit_s == 9
 
 
 def test_a_closed_connection_says_that_rank_0_is_gone(tmp_path: Path) -> None:
     closed = f"{GLOO.removeprefix('RuntimeError: ')}\n"
-    found = read(tmp_path, REACHED.format(2) + closed)
-    assert not found.waits and not found.absent
-    assert found.lost.startswith("Rank 2 successfully") and found.lost_peer == (2,)
+    symptoms = read(tmp_path, REACHED.format(2) + closed)
+    assert not symptoms.waits and not symptoms.absent
+    assert symptoms.lost.startswith("Rank 2 successfully") and symptoms.lost_peer == (2,)
     assert read(tmp_path, REACHED.format(2) + GAVE_UP + closed).absent == (0,)  # Rank 2 closed it once it gave up.
 
 
 def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:
-    found = read(tmp_path, raised("RuntimeError: [Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 2000 ms"))
-    assert found.absent == (4, 5)
+    symptoms = read(tmp_path, raised("RuntimeError: [Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 2000 ms"))
+    assert symptoms.absent == (4, 5)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +195,15 @@ def test_why_nccl_gave_up(tmp_path: Path) -> None:
         "[rank2]: torch.distributed.DistBackendError: NCCL error in: /p/NCCL.cpp:1331, unhandled system error\n"
         "[rank2]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
     )
-    found = read(tmp_path, text)
-    assert (found.failed, found.failure, found.results) == ((2,), "ncclSystemError", frozenset({"ncclSystemError"}))
+    symptoms = read(tmp_path, text)
+    assert (symptoms.failed, symptoms.failure, symptoms.results) == (
+        (2,),
+        "ncclSystemError",
+        frozenset({"ncclSystemError"}),
+    )
     last = "[rank2]: Last error:\n[rank2]: socketStartConnect: Connect to 127.0.0.1<45069> failed : refused\n"
-    found = read(tmp_path, text + last)
-    assert found.failure.startswith("socketStartConnect") and found.inside_node and found.refused
+    symptoms = read(tmp_path, text + last)
+    assert symptoms.failure.startswith("socketStartConnect") and symptoms.inside_node and symptoms.refused
 
 
 def test_an_empty_last_error_is_none(tmp_path: Path) -> None:
@@ -230,8 +242,8 @@ def test_torchcomms_tells_that_a_call_timed_out_but_not_which(tmp_path: Path) ->
     line = "[TC][rank={}][name=world] Aborting process due to timeout on rank {} - "
     line += "timeout watchdog detected operation timeout"
     glog = "E1121 10:00:00.123456 77 TorchCommNCCLX.cpp:1] "
-    found = read(tmp_path, "".join(f"[rank{n}]:{glog}{line.format(n, n)}\n" for n in (0, 3)))
-    assert [(wait.ranks, wait.op) for wait in found.waits] == [((0, 3), "")]
+    symptoms = read(tmp_path, "".join(f"[rank{n}]:{glog}{line.format(n, n)}\n" for n in (0, 3)))
+    assert [(wait.ranks, wait.op) for wait in symptoms.waits] == [((0, 3), "")]
     text = f"[rank1]:{glog}[TC][rank=1][name=world] nccl hit async error on rank 1: unhandled system error\n"
     assert read(tmp_path, text).failure == "unhandled system error"
 
@@ -239,8 +251,8 @@ def test_torchcomms_tells_that_a_call_timed_out_but_not_which(tmp_path: Path) ->
 def test_the_rank_of_the_default_group_goes_before_a_launchers_role_and_local_rank(tmp_path: Path) -> None:
     head = "[rank0]:  what():  [PG ID 0 PG GUID 0(default_pg) Rank 4] Process group watchdog thread terminated: "
     caught = timeout(4)
-    found = read(tmp_path, head + caught[caught.index("[Rank 4]") :])
-    assert [wait.ranks for wait in found.waits] == [(4,)]
+    symptoms = read(tmp_path, head + caught[caught.index("[Rank 4]") :])
+    assert [wait.ranks for wait in symptoms.waits] == [(4,)]
 
 
 def test_a_rank_that_gave_up_lost_no_peer(tmp_path: Path) -> None:
@@ -251,18 +263,18 @@ def test_a_rank_that_gave_up_lost_no_peer(tmp_path: Path) -> None:
         '  File "/lib/torch/distributed/distributed_c10d.py", line 3812, in monitored_barrier',
         "RuntimeError: [/gloo/transport/tcp/buf.cc:81] Timed out waiting 60000ms for recv operation to complete",
     )
-    found = read(tmp_path, "\n".join(waits) + "\n")
-    assert [(wait.ranks, wait.op, wait.site) for wait in found.waits] == [((), "monitored_barrier", "train.py:9")]
-    assert found.timed_out.startswith("Timed out waiting") and not found.lost
+    symptoms = read(tmp_path, "\n".join(waits) + "\n")
+    assert [(wait.ranks, wait.op, wait.site) for wait in symptoms.waits] == [((), "monitored_barrier", "train.py:9")]
+    assert symptoms.timed_out.startswith("Timed out waiting") and not symptoms.lost
     key = "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /ready"
-    found = read(tmp_path, "step 10 loss 2.1\n" + "\n".join(waits[:2]) + f"\n{key}\n")
-    assert not found.waits and found.timed_out.startswith("wait timeout after")
+    symptoms = read(tmp_path, "step 10 loss 2.1\n" + "\n".join(waits[:2]) + f"\n{key}\n")
+    assert not symptoms.waits and symptoms.timed_out.startswith("wait timeout after")
 
 
 def test_a_status_joins_the_call_of_a_line_without_a_group(tmp_path: Path) -> None:
-    found = read(tmp_path, hung(3).splitlines()[-1] + "\n" + timeout(1))
-    assert [(wait.ranks, wait.op, wait.group) for wait in found.waits] == [((1, 3), "all_reduce", "default_pg")]
-    assert found.waits[0].waited_s
+    symptoms = read(tmp_path, hung(3).splitlines()[-1] + "\n" + timeout(1))
+    assert [(wait.ranks, wait.op, wait.group) for wait in symptoms.waits] == [((1, 3), "all_reduce", "default_pg")]
+    assert symptoms.waits[0].waited_s
 
 
 def test_cuda_s_reason_goes_with_the_result_of_nccl(tmp_path: Path) -> None:
@@ -326,10 +338,10 @@ This is typically caused by a remote worker crashing.
 
 
 def test_ranks_that_no_interrupt_could_end_waited_where_they_lost_their_peers(tmp_path: Path) -> None:
-    found = read(tmp_path, INTERRUPTED + IGNORED + WAITED.format(1) + WAITED.format(2))
-    assert [(wait.ranks, wait.op, wait.site) for wait in found.waits] == [((1, 2), "barrier", "train.py:36")]
-    assert round(found.waits[0].waited_s or 0) == 30
-    assert not found.lost and found.silent == (), "torchrun killed rank 0 first, so that it could not say anything"
+    result = read(tmp_path, INTERRUPTED + IGNORED + WAITED.format(1) + WAITED.format(2))
+    assert [(wait.ranks, wait.op, wait.site) for wait in result.waits] == [((1, 2), "barrier", "train.py:36")]
+    assert round(result.waits[0].waited_s or 0) == 30
+    assert not result.lost and result.silent == (), "torchrun killed rank 0 first, so that it could not say anything"
     assert symptoms(gather_text(tmp_path, INTERRUPTED + WAITED.format(1))) is None, "a wait of any step"
     assert read(tmp_path, WAITED.format(1)).lost.startswith("Connection closed")
 
@@ -343,11 +355,11 @@ def test_several_threads_that_communicate() -> None:
 
     def threaded(*threads: Thread) -> tuple[int, ...]:
         ranks = [observed(number, inside("all_reduce", (reduce,))) for number in range(2)]
-        stacks = [Stacks(one.rank, one.file, threads, one.time_s) for dumps, _ in ranks for one in dumps]
+        stacks = [Stacks(dump.rank, dump.file, threads, dump.time_s) for dumps, _ in ranks for dump in dumps]
         facts = [fact for _, facts in ranks for fact in facts]
-        found = symptoms(Evidence(Path("nowhere"), Limits(), world_size=2, stacks=stacks, facts=facts))
-        assert found is not None
-        return found.threaded
+        result = symptoms(Evidence(Path("nowhere"), Limits(), world_size=2, stacks=stacks, facts=facts))
+        assert result is not None
+        return result.threaded
 
     assert threaded(waits, call, joins) == threaded(logs, call, communicates) == (0, 1)
     assert threaded(logs, waits, communicates) == threaded(logs, call, joins) == ()
@@ -369,8 +381,10 @@ CLOSED = "{host}:{pid}:9{pid} [{own}] NCCL {how} localRank {left}{more}\n"
 INFO, WARN = "INFO [Service thread] Connection closed by", "WARN [Service thread] Could not receive type from"
 
 
-def closes(left: int, peers: tuple[int, ...], how: str = INFO, host: str = "n1", more: str = "") -> str:
-    return "".join(CLOSED.format(host=host, pid=300 + own, own=own, how=how, left=left, more=more) for own in peers)
+def closes(remaining: int, peers: tuple[int, ...], how: str = INFO, host: str = "n1", more: str = "") -> str:
+    return "".join(
+        CLOSED.format(host=host, pid=300 + own, own=own, how=how, left=remaining, more=more) for own in peers
+    )
 
 
 @pytest.mark.parametrize(
@@ -390,11 +404,11 @@ def test_the_rank_that_all_processes_of_a_node_lost(tmp_path: Path, text: str, r
     (tmp_path / "job.log").write_text(text)
     report = diagnose(tmp_path)
     assert not report.root_causes
-    named = {one.cause: one.ranks for one in report.suspicions}
+    named = {suspicion.cause: suspicion.ranks for suspicion in report.suspicions}
     assert named.get("hang.rank_raised", ()) == named.get("hang.rank_killed", ()) == ranks
 
 
 def test_the_local_rank_of_one_of_several_nodes_is_not_the_rank(tmp_path: Path) -> None:
     init = "n1:300:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 8 nranks 16 cudaDev 0 - Init COMPLETE\n"
     (tmp_path / "job.log").write_text(init + closes(3, (0, 1, 2)))
-    assert all(3 not in one.ranks for one in diagnose(tmp_path).suspicions)
+    assert all(3 not in suspicion.ranks for suspicion in diagnose(tmp_path).suspicions)

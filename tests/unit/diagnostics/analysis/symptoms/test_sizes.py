@@ -14,9 +14,9 @@ KILLED = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 70)\n  error_f
 
 def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path) -> None:
     aborts = f"{MISMATCH}[0]:\n  time      : 2024-03-05_07:01:51\n  host      : a\n{KILLED}"
-    found = read(tmp_path, aborts + ended(1, "all_gather", GLOO) + ended(2, "all_gather", GLOO))
-    assert [(wait.ranks, wait.op, wait.site) for wait in found.peer_calls] == [((1, 2), "all_gather", "train.py:9")]
-    assert not found.of_model and not found.mismatched
+    symptoms = read(tmp_path, aborts + ended(1, "all_gather", GLOO) + ended(2, "all_gather", GLOO))
+    assert [(wait.ranks, wait.op, wait.site) for wait in symptoms.peer_calls] == [((1, 2), "all_gather", "train.py:9")]
+    assert not symptoms.of_model and not symptoms.mismatched
     sharded = '[rank{}]:   File "/lib/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", line 3, in unshard\n'
     gathers = "".join(
         ended(rank, "all_gather", GLOO).replace(
@@ -24,5 +24,5 @@ def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path)
         )
         for rank in (1, 2)
     )
-    found = read(tmp_path, aborts + gathers)
-    assert found.of_model and found.mismatched == (0,)
+    symptoms = read(tmp_path, aborts + gathers)
+    assert symptoms.of_model and symptoms.mismatched == (0,)

@@ -115,7 +115,7 @@ def test_a_process_in_another_call_is_suspected_without_a_rank(tmp_path: Path) -
     (tmp_path / "all.txt").write_text("\n".join(dumps))
     shown = screen(tmp_path)
     assert "processes 4000, 4001, 4003 wait in all_reduce at train.py:44, process 4002 waits in barrier" in shown
-    assert "rank -" not in shown and not any(one.ranks for one in diagnose(tmp_path).suspicions)
+    assert "rank -" not in shown and not any(suspicion.ranks for suspicion in diagnose(tmp_path).suspicions)
 
 
 @pytest.mark.parametrize("cut", [0, 40, 140])

@@ -41,11 +41,11 @@ def test_a_rank_without_a_dump_is_absent_and_one_that_went_on_completed() -> Non
 
 
 def test_two_groups_used_in_different_orders_are_a_cycle() -> None:
-    one, other = GroupKey("nccl", "1", "tp"), GroupKey("nccl", "2", "dp")
-    members = {one: (0, 1), other: (0, 1)}
-    waits, _ = graph({0: waits_in(0, 1, one), 1: waits_in(1, 1, other)}, 2, members=members)
+    group_key, other = GroupKey("nccl", "1", "tp"), GroupKey("nccl", "2", "dp")
+    members = {group_key: (0, 1), other: (0, 1)}
+    waits, _ = graph({0: waits_in(0, 1, group_key), 1: waits_in(1, 1, other)}, 2, members=members)
     (cycle,) = waits.cycles()
-    assert cycle == Cycle((0, 1), (Operation(one, 1), Operation(other, 1)))
+    assert cycle == Cycle((0, 1), (Operation(group_key, 1), Operation(other, 1)))
     assert waits.roots() == (), "nobody waits for nobody"
 
 

@@ -14,7 +14,7 @@ def decide(evidence):
     """The finding of each cause that lies in the environment."""
     findings, _ = decide_all(Registry(CAUSES), evidence, lambda text: None)
     assert not evidence.problems
-    return {one.cause: one for one in findings}
+    return {finding.cause: finding for finding in findings}
 
 
 def fact(kind, text, rank=None, **fields):

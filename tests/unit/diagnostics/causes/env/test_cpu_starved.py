@@ -27,8 +27,8 @@ QUOTA = {"cgroup_cores": 1.5, "cgroup_periods": (7000, 10), "cgroup_throttled_pe
 )
 def test_each_way_to_lack_cpu(tmp_path: Path, host: dict[str, object], words: str) -> None:
     (tmp_path / "node_00000.jsonl").write_text(telemetry(host=[host]))
-    found = decided(tmp_path, ID)
-    assert (found.status, found.ranks) == ("confirmed", (0, 1)) and words in text_of(found).summary
+    finding = decided(tmp_path, ID)
+    assert (finding.status, finding.ranks) == ("confirmed", (0, 1)) and words in text_of(finding).summary
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_ranks_that_really_share_a_core(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", "affinity"], check=True, timeout=stretched(60)
     )
-    found = decided(tmp_path, ID)
-    assert found.status == "confirmed" and "on 1 core of" in text_of(found).summary
+    finding = decided(tmp_path, ID)
+    assert finding.status == "confirmed" and "on 1 core of" in text_of(finding).summary
 
 
 def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
@@ -108,5 +108,5 @@ def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
         group.rmdir()
     last = json.loads((tmp_path / "node_00000.jsonl").read_text().splitlines()[-1])["host"]
     assert last["cgroup_cores"] == 0.1 and last["cgroup_throttled_periods"] > 10
-    found = decided(tmp_path, ID)
-    assert found.status == "confirmed" and "quota of 0.1 cores" in text_of(found).summary
+    finding = decided(tmp_path, ID)
+    assert finding.status == "confirmed" and "quota of 0.1 cores" in text_of(finding).summary

@@ -14,8 +14,8 @@ DETAIL = "env.debug_detail_crash"
 def test_detail_that_crashes_ddp(frames, confidence):
     crashed = [RankError(rank, "error.json", 0, "", "", frames, "SIGSEGV") for rank in (1, 0)]
     run = dtk_run({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-    found = decide(job(errors=crashed, run=run))[DETAIL]
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1), confidence)
+    result = decide(job(errors=crashed, run=run))[DETAIL]
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (0, 1), confidence)
     other = decide(job(errors=crashed, run=dtk_run({"TORCH_DISTRIBUTED_DEBUG": "INFO"})))[DETAIL]
     assert other.status == "ruled_out"
     assert decide(job(run=run))[DETAIL].status == "ruled_out", "nobody died"

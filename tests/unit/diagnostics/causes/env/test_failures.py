@@ -24,16 +24,16 @@ def test_without_logs_nothing_is_decided():
 
 def test_logs_that_say_nothing_of_it_rule_it_out():
     quiet = fact("nccl_net", "Using network Socket", 0, net="Socket")
-    found = decide(job({-1: {"NCCL_DEBUG": "INFO"}}, [quiet]))
-    assert {found[cause].status for cause in FAILURES} == {"ruled_out"}
+    finding = decide(job({-1: {"NCCL_DEBUG": "INFO"}}, [quiet]))
+    assert {finding[cause].status for cause in FAILURES} == {"ruled_out"}
 
 
 def test_shm_too_small():
     text = "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes, error: No space left on device (28)"
-    found = decide(job(facts=[fact("nccl_shm", text, 3, path="/dev/shm/nccl-AbCdEf", needed_bytes=9637892)]))[SHM]
-    assert (found.status, found.ranks) == ("confirmed", (3,))
-    assert "9.19 MiB" in text_of(found).summary
-    assert "--shm-size" in text_of(found).remedies[0].change
+    result = decide(job(facts=[fact("nccl_shm", text, 3, path="/dev/shm/nccl-AbCdEf", needed_bytes=9637892)]))[SHM]
+    assert (result.status, result.ranks) == ("confirmed", (3,))
+    assert "9.19 MiB" in text_of(result).summary
+    assert "--shm-size" in text_of(result).remedies[0].change
 
 
 def test_shm_of_nccl_as_torch_repeats_its_last_error(tmp_path):
@@ -84,9 +84,9 @@ def test_a_driver_that_is_too_old_for_its_cuda(tmp_path, end):
 def test_two_ranks_on_one_gpu():
     text = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
     fields = {"first": 1, "second": 0, "gpu": "1b000"}
-    found = decide(job(facts=[fact("nccl_duplicate_gpu", text, 1, **fields)]))[GPU]
-    assert (found.status, found.ranks) == ("confirmed", (0, 1))
-    assert text_of(found).summary == "Ranks 0 and 1 use one GPU (device 1b000); NCCL needs one GPU for each rank."
+    result = decide(job(facts=[fact("nccl_duplicate_gpu", text, 1, **fields)]))[GPU]
+    assert (result.status, result.ranks) == ("confirmed", (0, 1))
+    assert text_of(result).summary == "Ranks 0 and 1 use one GPU (device 1b000); NCCL needs one GPU for each rank."
 
 
 def test_the_last_error_of_an_exception_counts_too():
@@ -99,9 +99,9 @@ def test_the_last_error_of_an_exception_counts_too():
 
 def test_versions_that_do_not_match():
     text = "NCCL WARN Mismatched NCCL version detected : rank 0 version 22703 rank 1 version 22005"
-    found = decide(job(facts=[fact("nccl_version_mismatch", text, 0, detail=text[44:])]))[VERSION]
-    assert found.status == "confirmed"
-    assert "22005" in text_of(found).summary
+    result = decide(job(facts=[fact("nccl_version_mismatch", text, 0, detail=text[44:])]))[VERSION]
+    assert result.status == "confirmed"
+    assert "22005" in text_of(result).summary
 
 
 DUPLICATE = """\
@@ -135,7 +135,7 @@ def test_words_in_a_log_without_the_head_of_a_warning(tmp_path, prefix, text, ca
     lines = [prefix + line for line in text.splitlines()]
     (tmp_path / "train.log").write_text("step 1 loss 3.2\n" + "\n".join(lines) + "\n")
     report = diagnose(tmp_path)
-    assert [one.cause for one in report.root_causes] == [cause]
+    assert [root_cause.cause for root_cause in report.root_causes] == [cause]
     assert report.root_causes[0].ranks == (ranks or ((1,) if prefix else ()))
     assert len({(item.file, item.line) for item in report.root_causes[0].evidence}) == 1
 
@@ -210,7 +210,11 @@ CANCELLED = "slurmstepd: error: *** JOB 77 ON n8 CANCELLED AT 2026-07-01T12:00:0
 
 
 def confirmed_of_environment(report):
-    return [one.cause for one in report.root_causes if one.cause.startswith("env.") and one.cause != "env.job_stopped"]
+    return [
+        root_cause.cause
+        for root_cause in report.root_causes
+        if root_cause.cause.startswith("env.") and root_cause.cause != "env.job_stopped"
+    ]
 
 
 @pytest.mark.parametrize("warning", WARNINGS)
@@ -238,4 +242,4 @@ def test_a_warning_alone_is_suspected_at_most(tmp_path, warning, before, after, 
     (tmp_path / "train.log").write_text(f"[rank0]: starting\n{before}{warning}{after}")
     report = diagnose(tmp_path)
     assert not confirmed_of_environment(report)
-    assert any(one.finding.suspected for one in report.findings) == is_suspected
+    assert any(finding.finding.suspected for finding in report.findings) == is_suspected

@@ -218,8 +218,10 @@ def test_of_a_shells_commands_only_the_one_that_trains_is_the_job(
     tmp_path: Path, word: str, command: str, trains: bool
 ) -> None:
     (tmp_path / "job.log").write_text(f"{STEPS}run.sh: line 12: 4242 {word}              {command}\n")
-    found = gather(tmp_path, Limits())
-    assert ([f.kind for f in found.facts if f.kind == "job_stopped"] + [e.signal for e in found.errors] != []) == trains
+    evidence = gather(tmp_path, Limits())
+    assert (
+        [f.kind for f in evidence.facts if f.kind == "job_stopped"] + [e.signal for e in evidence.errors] != []
+    ) == trains
 
 
 @pytest.mark.parametrize(

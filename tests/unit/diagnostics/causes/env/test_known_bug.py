@@ -47,8 +47,8 @@ def test_every_bug_has_a_source_and_is_told_by_a_version_or_a_text() -> None:
     ],
 )
 def test_functions_of_nccl_that_only_a_bug_stops_in(line: str, source: str) -> None:
-    found = bug_in(line)
-    assert (found.source.partition(";")[0] if found else "") == source
+    known_bug = bug_in(line)
+    assert (known_bug.source.partition(";")[0] if known_bug else "") == source
 
 
 def test_its_own_text_confirms_it(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_warning_is_the_cause_only_where_communication_ended(
     (tmp_path / "train.log").write_text(warning + after)
     report = diagnose(tmp_path)
     assert any(root.cause == "env.known_bug" for root in report.root_causes) == is_bug
-    (bug,) = (one.finding for one in report.findings if one.finding.cause == "env.known_bug")
+    (bug,) = (finding.finding for finding in report.findings if finding.finding.cause == "env.known_bug")
     assert is_bug or (bug.status == "undecided" and "A known bug may be the cause" in text_of(bug).summary)
 
 
@@ -100,11 +100,11 @@ def test_a_fault_that_shows_otherwise_is_not_named(tmp_path: Path) -> None:
     assert not any("known bug" in note for note in diagnose(tmp_path).notes)
 
 
-@pytest.mark.parametrize(("name", "known"), [("nccl- ", True), ("nccl-\u040c ", True), ("nccl-glnlGK ", False)])
-def test_a_segment_of_shared_memory_that_nobody_made(tmp_path: Path, name: str, known: bool) -> None:
+@pytest.mark.parametrize(("name", "expected"), [("nccl- ", True), ("nccl-\u040c ", True), ("nccl-glnlGK ", False)])
+def test_a_segment_of_shared_memory_that_nobody_made(tmp_path: Path, name: str, expected: bool) -> None:
     line = f"n:7:7 [7] misc/shmutils.cc:132 NCCL WARN Error while attaching to shared memory segment /dev/shm/{name}"
     (tmp_path / "job.log").write_text(f"{line}(size 0), error: No such file or directory (2)\n{LOST}")
-    assert [root.cause for root in diagnose(tmp_path).root_causes] == (["env.known_bug"] if known else [])
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == (["env.known_bug"] if expected else [])
 
 
 def test_versions_that_nothing_names_are_no_note(tmp_path: Path) -> None:

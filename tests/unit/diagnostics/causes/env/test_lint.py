@@ -22,12 +22,12 @@ RDMA = {"interfaces": ["lo", "eth0"], "infiniband": ["mlx5_0"]}
 
 
 def statuses(evidence):
-    return {one.status for cause, one in decide(evidence).items() if cause in LINTED}
+    return {value.status for cause, value in decide(evidence).items() if cause in LINTED}
 
 
 def test_without_evidence_nothing_is_decided():
     assert statuses(job()) == {"undecided"}
-    assert all(text_of(one).missing for one in decide(job()).values())
+    assert all(text_of(item).missing for item in decide(job()).values())
 
 
 def test_a_clean_run_rules_everything_out():
@@ -37,8 +37,8 @@ def test_a_clean_run_rules_everything_out():
 
 def test_the_shipped_typo_is_found_and_its_remedy_is_in_the_configuration():
     variables = {"NCCL_SOCKET_IFNAM": "eth0", "NCCL_IB_DISABLE": "true"}
-    found = decide(job(run=dtk_run(variables=variables, hardware=RDMA, backend="gloo")))
-    typo = found["env.unknown_variable"]
+    finding = decide(job(run=dtk_run(variables=variables, hardware=RDMA, backend="gloo")))
+    typo = finding["env.unknown_variable"]
     assert (typo.status, typo.ranks, typo.confidence) == ("confirmed", (), 0.95)
     text = text_of(typo)
     assert text.summary.startswith("NCCL_SOCKET_IFNAM=eth0: nothing reads this variable")
@@ -46,9 +46,9 @@ def test_the_shipped_typo_is_found_and_its_remedy_is_in_the_configuration():
     assert text.remedies[0].kind == "override"
     assert text.remedies[0].change == "'~nccl.variables.NCCL_SOCKET_IFNAM' nccl.variables.NCCL_SOCKET_IFNAME=eth0"
     assert typo.evidence[0].file == "config.yaml"
-    assert found["env.silent_zero"].status == "confirmed"
-    assert text_of(found["env.silent_zero"]).remedies[0].change == "nccl.variables.NCCL_IB_DISABLE=1"
-    assert found["env.ib_disabled"].status == "ruled_out"
+    assert finding["env.silent_zero"].status == "confirmed"
+    assert text_of(finding["env.silent_zero"]).remedies[0].change == "nccl.variables.NCCL_IB_DISABLE=1"
+    assert finding["env.ib_disabled"].status == "ruled_out"
 
 
 @pytest.mark.parametrize(
@@ -92,32 +92,32 @@ def test_what_a_key_filled_in_is_judged_and_not_the_braces():
 
 def test_what_a_log_echoes_is_judged_but_rules_no_name_out():
     echo = fact("nccl_env", "NCCL INFO NCCL_NET_GDR_LEVEL set by environment to 9", 0, name="NCCL_CROSS_NIC", value="7")
-    found = decide(job({0: {"NCCL_CROSS_NIC": "7"}}, [echo]))
-    invalid = found["env.invalid_value"]
+    finding = decide(job({0: {"NCCL_CROSS_NIC": "7"}}, [echo]))
+    invalid = finding["env.invalid_value"]
     assert (invalid.status, invalid.ranks) == ("confirmed", (0,))
     assert (invalid.evidence[0].file, invalid.evidence[0].line) == ("node.log", 7)
-    assert found["env.unknown_variable"].status == "undecided"
-    assert found["env.silent_zero"].status == "ruled_out"
+    assert finding["env.unknown_variable"].status == "undecided"
+    assert finding["env.silent_zero"].status == "ruled_out"
 
 
 def test_an_echo_does_not_hide_the_text_that_nccl_misread():
     run = dtk_run({"NCCL_IB_DISABLE": "true"}, hardware=RDMA)
     echo = fact("nccl_env", "", None, name="NCCL_IB_DISABLE", value="0")
-    found = decide(job({-1: {"NCCL_IB_DISABLE": "0"}}, [echo], run=run))
-    assert found["env.silent_zero"].status == "confirmed"
-    assert found["env.contradiction"].status == "ruled_out"
+    finding = decide(job({-1: {"NCCL_IB_DISABLE": "0"}}, [echo], run=run))
+    assert finding["env.silent_zero"].status == "confirmed"
+    assert finding["env.contradiction"].status == "ruled_out"
 
 
 def test_ranks_that_disagree_are_named_by_the_majority():
     environment = {rank: {"NCCL_ALGO": "Tree" if rank == 2 else "Ring"} for rank in range(4)}
-    found = decide(job(environment))["env.contradiction"]
-    assert (found.status, found.ranks) == ("confirmed", (2,))
-    assert "'Tree' on rank 2" in text_of(found).summary
+    result = decide(job(environment))["env.contradiction"]
+    assert (result.status, result.ranks) == ("confirmed", (2,))
+    assert "'Tree' on rank 2" in text_of(result).summary
 
 
 def test_two_ranks_that_disagree_are_a_tie():
-    found = decide(job({0: {"NCCL_PROTO": "LL"}, 1: {"NCCL_PROTO": "Simple"}}))["env.contradiction"]
-    assert found.ranks == (0, 1)
+    result = decide(job({0: {"NCCL_PROTO": "LL"}, 1: {"NCCL_PROTO": "Simple"}}))["env.contradiction"]
+    assert result.ranks == (0, 1)
 
 
 def test_variables_that_may_differ_do():
@@ -127,24 +127,24 @@ def test_variables_that_may_differ_do():
 
 def test_a_lint_on_one_rank_names_that_rank():
     environment = {0: {"NCCL_BUFFSIZE": "4194304"}, 1: {"NCCL_BUFFSIZE": "4M"}}
-    found = decide(job(environment))["env.silent_zero"]
-    assert found.ranks == (1,)
-    assert "(on rank 1)" in text_of(found).summary
+    result = decide(job(environment))["env.silent_zero"]
+    assert result.ranks == (1,)
+    assert "(on rank 1)" in text_of(result).summary
 
 
 def test_many_ranks_with_one_environment_are_linted_once(monkeypatch):
     calls = []
     real = job_module.lint
     monkeypatch.setattr(job_module, "lint", lambda *arguments: calls.append(1) or real(*arguments))
-    found = decide(job({rank: {"NCCL_DEBUG": "TRACE"} for rank in range(1000)}))
+    finding = decide(job({rank: {"NCCL_DEBUG": "TRACE"} for rank in range(1000)}))
     assert len(calls) <= 2
-    assert len(found["env.debug_left_on"].ranks) == 1000
-    assert len(text_of(found["env.debug_left_on"]).summary) < 400
+    assert len(finding["env.debug_left_on"].ranks) == 1000
+    assert len(text_of(finding["env.debug_left_on"]).summary) < 400
 
 
 def test_notes_are_never_root_causes():
-    found = decide(job({-1: {"NCCL_DEBUG": "INFO", "PATH": "x"}}))["env.debug_left_on"]
-    assert found.status == "confirmed" and found.confidence < 0.5
+    result = decide(job({-1: {"NCCL_DEBUG": "INFO", "PATH": "x"}}))["env.debug_left_on"]
+    assert result.status == "confirmed" and result.confidence < 0.5
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -167,6 +167,6 @@ def test_the_linter_names_the_causes_that_it_decides():
 
 
 def test_the_remedy_carries_the_value_that_one_rank_had():
-    found = decide(job({2: {"NCCL_IB_DISABEL": "1"}}))["env.unknown_variable"]
-    assert found.ranks == (2,)
-    assert text_of(found).remedies[0].change == "unset NCCL_IB_DISABEL; export NCCL_IB_DISABLE=1"
+    result = decide(job({2: {"NCCL_IB_DISABEL": "1"}}))["env.unknown_variable"]
+    assert result.ranks == (2,)
+    assert text_of(result).remedies[0].change == "unset NCCL_IB_DISABEL; export NCCL_IB_DISABLE=1"

@@ -42,4 +42,6 @@ def test_each_text(tmp_path: Path, line: str, change: str) -> None:
 
 def test_a_log_without_it_does_not_rule_it_out(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("h:1:2 [0] NCCL INFO Using network Socket\nKeyError: 3\n")
-    assert {one.finding.status for one in diagnose(tmp_path).findings if one.finding.cause == ID} == {"undecided"}
+    assert {finding.finding.status for finding in diagnose(tmp_path).findings if finding.finding.cause == ID} == {
+        "undecided"
+    }

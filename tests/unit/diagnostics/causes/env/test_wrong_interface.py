@@ -10,17 +10,17 @@ from tests.unit.diagnostics.causes.env.test_lint import RDMA
 
 def test_an_interface_that_gloo_does_not_find():
     missing = fact("interface_missing", "Unable to find address for: nope0", 1, name="nope0")
-    found = decide(job(facts=[missing]))["env.wrong_interface"]
-    assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert "'nope0'" in text_of(found).summary
+    result = decide(job(facts=[missing]))["env.wrong_interface"]
+    assert (result.status, result.ranks) == ("confirmed", (1,))
+    assert "'nope0'" in text_of(result).summary
 
 
 def test_docker_chosen_between_nodes():
     chosen = fact("nccl_bootstrap", "Bootstrap: Using docker0:172.17.0.1<0>", 0, interface="docker0")
     many = decide(job(facts=[chosen], run=dtk_run(nodes=2)))["env.wrong_interface"]
     assert (many.status, many.confidence) == ("confirmed", 0.9)
-    one = decide(job(facts=[chosen], run=dtk_run(nodes=1, hardware=RDMA)))["env.wrong_interface"]
-    assert one.status == "ruled_out", "within one node it does no harm"
+    item = decide(job(facts=[chosen], run=dtk_run(nodes=1, hardware=RDMA)))["env.wrong_interface"]
+    assert item.status == "ruled_out", "within one node it does no harm"
     failed = fact("nccl_connect", "connect to 172.17.0.1<4> failed : No route to host", 0, peer="172.17.0.1<4>")
     guess = decide(job(facts=[chosen, failed]))["env.wrong_interface"]
     assert (guess.status, guess.confidence) == ("confirmed", 0.8)
@@ -49,7 +49,7 @@ def test_a_link_local_peer_is_the_wrong_interface(tmp_path, peer, cause):
 
 
 @pytest.mark.parametrize(
-    ("own", "peer", "found"),
+    ("own", "peer", "expected"),
     [
         ("eth0:10.0.0.4<0>", "172.17.0.1<43531>", True),
         ("ib0:10.0.0.4<0>", "127.0.1.1<43531>", True),
@@ -57,7 +57,7 @@ def test_a_link_local_peer_is_the_wrong_interface(tmp_path, peer, cause):
         ("eth0:10.0.0.4<0>", "10.0.0.5<43531>", False),
     ],
 )
-def test_a_peer_that_announced_an_address_inside_its_node(tmp_path, own, peer, found):
+def test_a_peer_that_announced_an_address_inside_its_node(tmp_path, own, peer, expected):
     lines = [
         f"n:77:77 [0] NCCL INFO Bootstrap : Using {own}",
         f"n:77:90 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {peer} failed : Connection refused",
@@ -66,7 +66,7 @@ def test_a_peer_that_announced_an_address_inside_its_node(tmp_path, own, peer, f
     (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
     report = diagnose(tmp_path)
     assert (report.outcome, [root.cause for root in report.root_causes]) == (
-        ("crashed", ["env.wrong_interface"]) if found else ("undecided", [])
+        ("crashed", ["env.wrong_interface"]) if expected else ("undecided", [])
     )
 
 
@@ -98,12 +98,12 @@ def test_an_address_at_which_nobody_ever_listened_is_not_the_peers(tmp_path, tex
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ([cause] if cause else [])
 
 
-@pytest.mark.parametrize(("interface", "found"), [("lo", True), ("eth0", False)])
-def test_peers_that_refuse_again_and_again_on_a_local_interface(interface, found):
+@pytest.mark.parametrize(("interface", "expected"), [("lo", True), ("eth0", False)])
+def test_peers_that_refuse_again_and_again_on_a_local_interface(interface, expected):
     chosen = fact("nccl_bootstrap", f"Bootstrap : Using {interface}:127.0.0.1<0>", 0, interface=interface)
     refused = fact("nccl_retry", "Call to connect returned Connection refused, retrying", 0, count=3)
     decided = decide(job(facts=[chosen, refused]))["env.wrong_interface"]
-    assert (decided.status == "confirmed") == found
+    assert (decided.status == "confirmed") == expected
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ CLOSED = "n:77:90 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection clo
 def test_a_connection_that_failed_and_was_tried_again(tmp_path, before, decided):
     failed = "n:77:90 [0] socket.cc:4 NCCL WARN Connect to 10.0.0.2<4> failed : Software caused connection abort\n"
     (tmp_path / "train.log").write_text(f"{before}{failed}{CLOSED}")
-    found = [(root.cause, root.confidence) for root in diagnose(tmp_path).root_causes]
-    assert found == ([("env.wrong_interface", 0.6)] if decided else [])
+    rows = [(root.cause, root.confidence) for root in diagnose(tmp_path).root_causes]
+    assert rows == ([("env.wrong_interface", 0.6)] if decided else [])

@@ -17,6 +17,6 @@ def job(*programs: list[Op] | tuple[Op, ...], **more: Any) -> Job:
 def finding(folder: Path, played: Job, cause: str, without: tuple[int, ...] = ()) -> Shown:
     """Write the dumps of a job, all but those of some ranks, and return what is decided of one cause."""
     write(folder, played, without=without)
-    found = detect(evidence(folder, world_size=len(played.programs)))
-    (one,) = (one for one in found if one.cause == cause)
-    return one
+    findings = detect(evidence(folder, world_size=len(played.programs)))
+    (item,) = (entry for entry in findings if entry.cause == cause)
+    return item

@@ -51,13 +51,13 @@ def test_every_piece_of_evidence_has_a_clause() -> None:
 
 
 def test_a_call_on_some_ranks_is_made_on_all_or_none() -> None:
-    made = call(1, 3)
-    left_out, added = fix_call(made), fix_call(made, added=True)
-    assert left_out.change == f"call {made.text} at /job/train.py:3 on all ranks of its group, or on none"
-    assert added.change == f"make /job/train.py:3 unconditional, so that all ranks or none call {made.text}"
+    result = call(1, 3)
+    left_out, added = fix_call(result), fix_call(result, added=True)
+    assert left_out.change == f"call {result.text} at /job/train.py:3 on all ranks of its group, or on none"
+    assert added.change == f"make /job/train.py:3 unconditional, so that all ranks or none call {result.text}"
 
 
 @pytest.mark.parametrize(("is_dtk_run", "kinds"), [(True, ["override", "code"]), (False, ["code"])])
 def test_unused_parameters_have_an_override_in_a_run_of_dtk(is_dtk_run: bool, kinds: list[str]) -> None:
-    made = unused_parameters.under_ddp(" (waits at train.py:3)", is_dtk_run=is_dtk_run)
-    assert [one.kind for one in made] == kinds and made[-1].change.endswith("DDP (waits at train.py:3)")
+    remedies = unused_parameters.under_ddp(" (waits at train.py:3)", is_dtk_run=is_dtk_run)
+    assert [remedy.kind for remedy in remedies] == kinds and remedies[-1].change.endswith("DDP (waits at train.py:3)")

@@ -47,9 +47,9 @@ def test_every_detail_has_a_change() -> None:
 @pytest.mark.parametrize("where", [AT, ()])
 @pytest.mark.parametrize("detail", get_args(Detail))
 def test_every_text_can_be_made(kind: Kind, where: tuple[Where, ...], detail: Detail) -> None:
-    made = text(replace(RAISED, kind=kind, detail=detail), where)
-    assert made.summary.startswith("Rank 1 ") and made.summary.endswith("Rank 0 waited for it.")
-    for remedy in made.remedies:
+    result = text(replace(RAISED, kind=kind, detail=detail), where)
+    assert result.summary.startswith("Rank 1 ") and result.summary.endswith("Rank 0 waited for it.")
+    for remedy in result.remedies:
         assert remedy.kind == "code" and remedy.change and remedy.why
         assert "{" not in remedy.change + remedy.why and "None" not in remedy.change
 
@@ -107,19 +107,19 @@ def test_signals_and_exit_codes(end: Ending, words: str) -> None:
 
 def test_a_rank_that_left_in_order_is_told_which_call_it_lacks() -> None:
     end = replace(RAISED, kind="exited", text="exit code 0", type="", exit_code=0)
-    made = text(end, (Where(0, "/job/train.py", 30, "finish"),))
-    assert "while others still waited. Rank 0 waited for it at train.py:30." in made.summary
-    assert made.remedies[0].change.startswith("make all ranks decide together when to stop")
-    assert "rank 0 makes one extra call at /job/train.py:30" in made.remedies[0].change
+    result = text(end, (Where(0, "/job/train.py", 30, "finish"),))
+    assert "while others still waited. Rank 0 waited for it at train.py:30." in result.summary
+    assert result.remedies[0].change.startswith("make all ranks decide together when to stop")
+    assert "rank 0 makes one extra call at /job/train.py:30" in result.remedies[0].change
 
 
 @pytest.mark.parametrize(
     ("model", "words"), [("rank 0", "the model of rank 0"), ("tie", "which one has the wrong model")]
 )
 def test_a_model_that_differs_is_told_apart(model: str, words: str) -> None:
-    made = text(replace(RAISED, detail="model_differs"), model=model)
-    assert words in made.summary and "waited" not in made.summary
-    assert made.remedies[0].change.startswith("build the same model on every rank before /job/train.py:12")
+    result = text(replace(RAISED, detail="model_differs"), model=model)
+    assert words in result.summary and "waited" not in result.summary
+    assert result.remedies[0].change.startswith("build the same model on every rank before /job/train.py:12")
 
 
 def test_braces_in_evidence_are_text() -> None:

@@ -10,21 +10,21 @@ FIRST, SECOND = Op(group="1", line=11), Op(group="2", line=12)
 
 
 def test_a_circle_of_two_names_both_lines_and_calls_neither_wrong(tmp_path: Path) -> None:
-    found = finding(tmp_path, job([FIRST, SECOND], [SECOND, FIRST], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (0, 1), ())
-    assert "rank 0 waits for rank 1 in " in found.summary and "rank 1 waits for rank 0 in " in found.summary
-    assert found.summary.endswith("Neither order is wrong by itself.")
-    assert found.measured == "cycle of 2 ranks over 2 operations"
-    assert found.remedies[0].change.endswith(": /job/train.py:11 and /job/train.py:12")
+    result = finding(tmp_path, job([FIRST, SECOND], [SECOND, FIRST], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
+    assert (result.status, result.ranks, result.victims) == ("confirmed", (0, 1), ())
+    assert "rank 0 waits for rank 1 in " in result.summary and "rank 1 waits for rank 0 in " in result.summary
+    assert result.summary.endswith("Neither order is wrong by itself.")
+    assert result.measured == "cycle of 2 ranks over 2 operations"
+    assert result.remedies[0].change.endswith(": /job/train.py:11 and /job/train.py:12")
 
 
 def test_others_that_wait_behind_the_circle_are_victims(tmp_path: Path) -> None:
     barrier = Op("barrier", line=30)
     groups = {"1": [0, 1], "2": [0, 1]}
-    found = finding(tmp_path, job([FIRST, SECOND, barrier], [SECOND, FIRST, barrier], [barrier], groups=groups), CAUSE)
-    assert (found.ranks, found.victims) == ((0, 1), (2,))
+    result = finding(tmp_path, job([FIRST, SECOND, barrier], [SECOND, FIRST, barrier], [barrier], groups=groups), CAUSE)
+    assert (result.ranks, result.victims) == ((0, 1), (2,))
 
 
 def test_one_order_on_all_ranks_is_none(tmp_path: Path) -> None:
-    found = finding(tmp_path, job([FIRST, SECOND], [FIRST, SECOND], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
-    assert found.status == "ruled_out"
+    result = finding(tmp_path, job([FIRST, SECOND], [FIRST, SECOND], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
+    assert result.status == "ruled_out"

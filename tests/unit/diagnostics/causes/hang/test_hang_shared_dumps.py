@@ -50,40 +50,40 @@ def findings(name: str, form: str = "pickle") -> list[Shown]:
 @pytest.mark.parametrize("name", TRUTH)
 def test_names_the_cause_the_ranks_and_both_lines(name: str) -> None:
     cause, ranks, lines = TRUTH[name]
-    found = [finding for finding in findings(name) if finding.status == "confirmed"]
-    assert [(finding.cause, finding.ranks) for finding in found] == [(f"hang.{cause}", ranks)]
-    assert tuple(place.line for place in found[0].where) == lines
-    assert not set(found[0].ranks) & set(found[0].victims)
-    assert found[0].evidence and found[0].remedies
+    result = [finding for finding in findings(name) if finding.status == "confirmed"]
+    assert [(finding.cause, finding.ranks) for finding in result] == [(f"hang.{cause}", ranks)]
+    assert tuple(place.line for place in result[0].where) == lines
+    assert not set(result[0].ranks) & set(result[0].victims)
+    assert result[0].evidence and result[0].remedies
 
 
 @pytest.mark.parametrize(
     "name", ["gloo/type", "gloo/shape", "gloo/dtype", "gloo/sub", "gloo/exc", "gloo/order2pg", "gloo/rs", "gloo/obj"]
 )
 def test_the_json_form_without_stacks_blames_the_same_ranks(name: str) -> None:
-    found = [finding for finding in findings(name, "json") if finding.status == "confirmed"]
+    result = [finding for finding in findings(name, "json") if finding.status == "confirmed"]
     expected = (0, 1) if name in {"gloo/sub", "gloo/order2pg"} else TRUTH[name][1]
-    assert [finding.ranks for finding in found] == [expected]
+    assert [finding.ranks for finding in result] == [expected]
 
 
 @pytest.mark.parametrize("name", ["gloo/op", "gloo/p2p"])
 def test_what_the_dumps_do_not_show_is_not_guessed(name: str) -> None:
-    found = findings(name)
-    assert not [finding for finding in found if finding.status == "confirmed"]
+    result = findings(name)
+    assert not [finding for finding in result if finding.status == "confirmed"]
     if name == "gloo/p2p":
-        sentence = next(finding for finding in found if finding.cause == "hang.p2p_cycle")
+        sentence = next(finding for finding in result if finding.cause == "hang.p2p_cycle")
         assert sentence.status == "undecided" and "send and recv" in sentence.summary and sentence.missing
 
 
 def test_a_stall_says_which_other_ends_are_still_open() -> None:
-    found = {finding.cause: finding.status for finding in findings("gloo/exc")}
-    assert found["hang.rank_raised"] == found["hang.straggler"] == found["hang.p2p_cycle"] == "undecided"
-    assert found["hang.group_order"] == "ruled_out"
+    by_cause = {finding.cause: finding.status for finding in findings("gloo/exc")}
+    assert by_cause["hang.rank_raised"] == by_cause["hang.straggler"] == by_cause["hang.p2p_cycle"] == "undecided"
+    assert by_cause["hang.group_order"] == "ruled_out"
 
 
 def test_object_collectives_are_shown_as_the_user_called_them() -> None:
-    found = next(finding for finding in findings("gloo/obj") if finding.status == "confirmed")
-    assert "broadcast_object_list" in found.summary and "all_gather_object" in found.summary
+    result = next(finding for finding in findings("gloo/obj") if finding.status == "confirmed")
+    assert "broadcast_object_list" in result.summary and "all_gather_object" in result.summary
 
 
 def left_of(name: str, without: int) -> list[Shown]:
@@ -92,7 +92,11 @@ def left_of(name: str, without: int) -> list[Shown]:
     limits = Limits()
     files = [FlightFile(path, path.name, rank_in_name(path), limits) for path in folder.iterdir() if not path.suffix]
     files = [file for file in files if file.rank != without]
-    return [one for one in detect(Evidence(folder, limits, files={"flight": files})) if one.status == "confirmed"]
+    return [
+        finding
+        for finding in detect(Evidence(folder, limits, files={"flight": files}))
+        if finding.status == "confirmed"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,10 +113,13 @@ def left_of(name: str, without: int) -> list[Shown]:
 def test_a_lost_dump_of_a_bystander_does_not_hide_what_the_others_show(
     name: str, without: int, cause: str, ranks: tuple[int, ...]
 ) -> None:
-    (found,) = left_of(name, without)
-    assert (found.cause, found.ranks) == (f"hang.{cause}", ranks)
+    (finding,) = left_of(name, without)
+    assert (finding.cause, finding.ranks) == (f"hang.{cause}", ranks)
     if name.startswith("gloo"):
-        assert found.confidence <= 0.65 and f"Rank {without} left no dump; the conclusion assumes that" in found.summary
+        assert (
+            finding.confidence <= 0.65
+            and f"Rank {without} left no dump; the conclusion assumes that" in finding.summary
+        )
 
 
 @pytest.mark.parametrize(("name", "without"), [("gloo/order2pg", 0), ("gloo/order2pg", 1), ("gloo/sub", 1)])

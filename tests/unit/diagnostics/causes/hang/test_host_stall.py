@@ -20,23 +20,23 @@ def reported(folder: Path, files: dict[str, str | bytes]) -> Report:
 
 
 def of(report: Report) -> Finding:
-    return next(one.finding for one in report.findings if one.finding.cause == CAUSE)
+    return next(finding.finding for finding in report.findings if finding.finding.cause == CAUSE)
 
 
 def test_a_stack_shows_what_the_late_rank_does(tmp_path: Path) -> None:
-    found = of(reported(tmp_path, dict(late_host())))
-    assert (found.status, found.ranks, found.victims, found.confidence) == ("confirmed", (2,), (0, 1, 3), 0.95)
-    text = text_of(found)
+    finding = of(reported(tmp_path, dict(late_host())))
+    assert (finding.status, finding.ranks, finding.victims, finding.confidence) == ("confirmed", (2,), (0, 1, 3), 0.95)
+    text = text_of(finding)
     assert "its host is waiting for a queue (data.py:7 in next_batch)" in text.summary
     assert text.remedies[0].change.endswith("(/job/data.py:7)")
-    assert (found.where[0].rank, found.where[0].line) == (2, 7)
+    assert (finding.where[0].rank, finding.where[0].line) == (2, 7)
 
 
 def test_without_a_stack_it_is_less_sure_and_says_so(tmp_path: Path) -> None:
     files = {name: content for name, content in late_host().items() if "stacks" not in name}
-    found = of(reported(tmp_path, files))
-    text = text_of(found)
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (2,), 0.6)
+    finding = of(reported(tmp_path, files))
+    text = text_of(finding)
+    assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (2,), 0.6)
     assert "no traceback or stack was left. It is late, stuck or gone" in text.summary
     assert "check what rank 2 did after" in text.remedies[0].change
 
@@ -50,10 +50,10 @@ def test_where_an_interrupt_ended_the_late_rank_is_where_it_was(tmp_path: Path) 
         '[rank2]:   File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 27, in poll\n'
         "[rank2]: KeyboardInterrupt\n"
     )
-    found = of(reported(tmp_path, {**files, "job.log": log}))
-    assert (found.ranks, found.confidence) == ((2,), 0.95)
-    assert (found.where[0].file, found.where[0].line) == ("/job/train.py", 26)
-    assert "its host is waiting for a process to end" in text_of(found).summary
+    finding = of(reported(tmp_path, {**files, "job.log": log}))
+    assert (finding.ranks, finding.confidence) == ((2,), 0.95)
+    assert (finding.where[0].file, finding.where[0].line) == ("/job/train.py", 26)
+    assert "its host is waiting for a process to end" in text_of(finding).summary
 
 
 def test_a_dump_that_is_older_than_the_end_of_its_rank_shows_no_late_rank(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_dump_that_is_older_than_the_end_of_its_rank_shows_no_late_rank(tmp_pa
 
 
 def test_a_rank_without_a_dump_may_have_it(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(*[STEP * 3] * 3, STEP * 2), CAUSE, without=(3,))
-    assert found.status == "undecided" and found.missing
+    result = finding(tmp_path, job(*[STEP * 3] * 3, STEP * 2), CAUSE, without=(3,))
+    assert result.status == "undecided" and result.missing
 
 
 def test_ranks_that_completed_everything_are_not_late(tmp_path: Path) -> None:

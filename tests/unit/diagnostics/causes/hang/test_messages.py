@@ -18,7 +18,7 @@ from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.analysis.calls import call, job, waiting
 from tests.unit.diagnostics.causes.examples import Example
-from tests.unit.diagnostics.ring_bytes import Made, ring
+from tests.unit.diagnostics.ring_bytes import RingCall, ring
 
 FACTS = Stated("They wait.")
 
@@ -39,7 +39,7 @@ def case_of(calls: Mapping[int, Call], in_collectives: Mapping[int, Call], **mor
     return PointToPoint(cycle, tuple(calls.items()), tuple(in_collectives.items()), {}, **more)
 
 
-def blamed(calls: Mapping[int, list[Call]], **more: Any) -> Finding:
+def finding_of(calls: Mapping[int, list[Call]], **more: Any) -> Finding:
     """The finding about these ranks' waits, of which the case has other fields."""
     stall, case = wait_of(calls)
     changed = PointToPoint(case.cycle, case.calls, case.in_collectives, case.peers, **more)
@@ -52,41 +52,41 @@ BEHIND = {0: waiting(1), 1: half("recv", 0), 2: half("recv", 1)}
 
 
 def test_a_cycle_of_messages_is_proof_against_all_of_its_ranks() -> None:
-    one = blamed(RING)
-    assert (one.ranks, one.victims, one.confidence, one.facts) == ((0, 1, 2), (), SEEN, FACTS)
-    assert [(place.rank, place.line, str(place.does)) for place in one.where] == [
+    finding = finding_of(RING)
+    assert (finding.ranks, finding.victims, finding.confidence, finding.facts) == ((0, 1, 2), (), SEEN, FACTS)
+    assert [(place.rank, place.line, str(place.does)) for place in finding.where] == [
         (rank, 10, "waits in recv [4]") for rank in range(3)
     ]
 
 
 def test_beside_a_collective_another_call_may_be_the_wrong_one() -> None:
     """The ranks that wait in messages are named, and the rank in the collective is shown as what they wait for."""
-    one = blamed(BEHIND)
-    assert (one.ranks, one.victims, one.confidence) == ((1, 2), (0,), PROBABLE)
-    assert [place.rank for place in one.where] == [1, 2, 0]
-    assert str(one.where[-1].does) == "waits in all_reduce [8] instead of the other half"
+    finding = finding_of(BEHIND)
+    assert (finding.ranks, finding.victims, finding.confidence) == ((1, 2), (0,), PROBABLE)
+    assert [place.rank for place in finding.where] == [1, 2, 0]
+    assert str(finding.where[-1].does) == "waits in all_reduce [8] instead of the other half"
 
 
 def test_the_rank_that_left_some_out_is_to_blame_alone() -> None:
-    one = blamed(BEHIND, left_out=(LeftOut(0, 1, 2),))
-    assert (one.ranks, one.victims) == ((0,), (1, 2))
-    assert [place.rank for place in one.where] == [0, 1, 2], "its place comes first"
+    finding = finding_of(BEHIND, left_out=(LeftOut(0, 1, 2),))
+    assert (finding.ranks, finding.victims) == ((0,), (1, 2))
+    assert [place.rank for place in finding.where] == [0, 1, 2], "its place comes first"
 
 
 def test_in_a_schedule_the_fewer_ranks_in_other_calls_deviate() -> None:
-    assert blamed(BEHIND, scheduled=True).ranks == (0,)
+    assert finding_of(BEHIND, scheduled=True).ranks == (0,)
     pair = {0: waiting(1), 1: half("recv", 0)}
-    assert blamed(pair, scheduled=True).ranks == blamed(pair).ranks == (1,), "one against one decides nothing"
+    assert finding_of(pair, scheduled=True).ranks == finding_of(pair).ranks == (1,), "one against one decides nothing"
 
 
 def test_a_schedule_leaves_open_which_rank_of_a_cycle_deviates() -> None:
-    one = blamed(RING, scheduled=True)
-    assert (one.ranks, one.confidence) == ((0, 1, 2), PROBABLE)
+    finding = finding_of(RING, scheduled=True)
+    assert (finding.ranks, finding.confidence) == ((0, 1, 2), PROBABLE)
 
 
 def test_ranks_that_wait_for_the_cycle_are_victims() -> None:
-    one = blamed({0: half("recv", 1), 1: half("recv", 0), 2: half("recv", 1)})
-    assert (one.ranks, one.victims) == ((0, 1), (2,))
+    finding = finding_of({0: half("recv", 1), 1: half("recv", 0), 2: half("recv", 1)})
+    assert (finding.ranks, finding.victims) == ((0, 1), (2,))
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_the_row_of_each_kind(case: PointToPoint, row: str) -> None:
 
 @pytest.mark.parametrize(("kind", "other"), [("send", "receive from rank 0"), ("recv", "send to rank 0")])
 def test_the_other_half_is_that_which_the_peer_owes(kind: str, other: str) -> None:
-    told = figures(case_of({0: half(kind, 1)[0]}, {1: call(3, 20)}))
-    assert str(told["half"]) == other
-    assert (told["rest"], told["instead"]) == ([1], "all_reduce [8] (#3, train.py:20)")
+    text = figures(case_of({0: half(kind, 1)[0]}, {1: call(3, 20)}))
+    assert str(text["half"]) == other
+    assert (text["rest"], text["instead"]) == ([1], "all_reduce [8] (#3, train.py:20)")
 
 
 def test_the_peers_own_call_says_before_what_the_other_half_belongs() -> None:
@@ -122,27 +122,28 @@ def test_of_a_long_cycle_only_some_ranks_are_named(count: int, links: int) -> No
 
 
 def test_lines_are_named_once_and_only_if_they_are_recorded() -> None:
-    def told(*lines: int | None) -> tuple[str, str, str]:
+    def places_of(*lines: int | None) -> tuple[str, str, str]:
         calls = {rank: half("recv", 1 - rank, line)[0] for rank, line in enumerate(lines)}
-        made = figures(case_of(calls, {}))
-        return made["places"], made["at"], made["place"]
+        result = figures(case_of(calls, {}))
+        return result["places"], result["at"], result["place"]
 
-    assert told(10, 10) == ("/job/train.py:10", "train.py:10", "/job/train.py:10")
-    assert told(10, 20) == ("/job/train.py:10 and /job/train.py:20", "train.py:10", "/job/train.py:10")
-    assert told(None, 20) == ("/job/train.py:20", "these calls", "this call")
-    assert told(None, None) == ("both calls", "these calls", "this call")
+    assert places_of(10, 10) == ("/job/train.py:10", "train.py:10", "/job/train.py:10")
+    assert places_of(10, 20) == ("/job/train.py:10 and /job/train.py:20", "train.py:10", "/job/train.py:10")
+    assert places_of(None, 20) == ("/job/train.py:20", "these calls", "this call")
+    assert places_of(None, None) == ("both calls", "these calls", "this call")
 
 
 def misfitting(folder: Path, culprits: tuple[int, ...], lines: Mapping[int, int]) -> tuple[Pairs, Case]:
     """Rank 0 sends to each of the others, none of which expects as much."""
     world = len(lines)
     files = {
-        f"flight/rank_{rank:05d}.ring": ring(rank, world, [Made("isend", 4, 1)], line) for rank, line in lines.items()
+        f"flight/rank_{rank:05d}.ring": ring(rank, world, [RingCall("isend", 4, 1)], line)
+        for rank, line in lines.items()
     }
     Example(lambda: files).write(folder)
     calls = pairs(gather(folder, Limits()))
     assert layout(calls.evidence) is None and set(calls.records) == set(lines)
-    records = {rank: made[0] for rank, made in calls.records.items()}
+    records = {rank: record[0] for rank, record in calls.records.items()}
     misfits = tuple(Misfit(0, rank, 4, rank, (records[0], records[rank])) for rank in range(1, world))
     return calls, Case(misfits, culprits, tuple(lines))
 

@@ -15,27 +15,28 @@ CAUSE = "hang.network"
 
 
 def test_nobody_is_blamed_and_all_are_victims(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4, timed=True), CAUSE)
-    assert (found.status, found.ranks, found.victims, found.position) == ("confirmed", (), (0, 1, 2, 3), 4)
+    result = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4, timed=True), CAUSE)
+    assert (result.status, result.ranks, result.victims, result.position) == ("confirmed", (), (0, 1, 2, 3), 4)
     assert (
-        found.summary.startswith("All 4 ranks of the group agree: they are in all_gather") and found.confidence == 0.75
+        result.summary.startswith("All 4 ranks of the group agree: they are in all_gather")
+        and result.confidence == 0.75
     )
-    assert "first collective" not in found.summary and found.measured.endswith("in the same collective, 0 completed")
+    assert "first collective" not in result.summary and result.measured.endswith("in the same collective, 0 completed")
 
 
 def test_the_first_collective_of_a_group_may_lack_its_connections(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(*[STEP] * 2, nobody_completes=1), CAUSE)
-    assert "It is the group's first collective" in found.summary
+    result = finding(tmp_path, job(*[STEP] * 2, nobody_completes=1), CAUSE)
+    assert "It is the group's first collective" in result.summary
 
 
 def test_ranks_that_disagree_are_no_fault_of_the_network(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(STEP * 2, STEP), CAUSE)
-    assert found.status != "confirmed"
+    result = finding(tmp_path, job(STEP * 2, STEP), CAUSE)
+    assert result.status != "confirmed"
 
 
 def test_where_no_dump_shows_what_devices_began_one_of_them_may_be_stuck(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4), CAUSE)
-    assert found.confidence == 0.45 and "the device of one of them is stuck in earlier work" in found.summary
+    result = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4), CAUSE)
+    assert result.confidence == 0.45 and "the device of one of them is stuck in earlier work" in result.summary
 
 
 def test_a_call_that_waits_behind_another_one_on_a_device_is_an_effect(tmp_path: Path) -> None:
@@ -43,8 +44,8 @@ def test_a_call_that_waits_behind_another_one_on_a_device_is_an_effect(tmp_path:
     program = [*STEP, Op(line=12, wait=False), Op(line=20, size=4, group="{}", wait=False)]
     ranks = [[*program[:-1], replace(program[-1], group=group)] for group in ("1", "1", "2", "2")]
     groups = {"1": [0, 1], "2": [2, 3]}
-    found = finding(tmp_path, job(*ranks, groups=groups, nobody_completes=3, timed=True), CAUSE)
-    assert (found.status, found.victims) == ("confirmed", (0, 1, 2, 3))
+    result = finding(tmp_path, job(*ranks, groups=groups, nobody_completes=3, timed=True), CAUSE)
+    assert (result.status, result.victims) == ("confirmed", (0, 1, 2, 3))
 
 
 def test_an_all_to_all_with_splits_that_differ_may_not_fit(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_collective_that_all_are_in_and_none_completes() -> None:
     state = state_of({rank: waiting(3) for rank in range(3)}, 3, facts=[fact("nccl_ib_error", 1), fact("nccl_net", 0)])
     (case,) = never_complete(state)
     assert case.ranks == (0, 1, 2) and case.operation.seq == 3 and not case.first
-    assert [one.kind for one in case.transport] == ["nccl_ib_error"]
+    assert [item.kind for item in case.transport] == ["nccl_ib_error"]
     (first,) = never_complete(state_of({rank: waiting(1) for rank in range(3)}, 3))
     assert first.first
 

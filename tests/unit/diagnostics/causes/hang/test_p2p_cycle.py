@@ -12,38 +12,42 @@ def test_receives_in_a_ring(tmp_path: Path) -> None:
     programs = [
         [Op("recv", line=70, peer=(rank - 1) % 3), Op("send", line=71, peer=(rank + 1) % 3)] for rank in range(3)
     ]
-    found = finding(tmp_path, job(*programs), CAUSE)
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0, 1, 2), 0.95)
-    assert "wait for each other in a cycle: rank 0 receives from rank 2 (train.py:70)" in found.summary
-    assert found.measured == "cycle of 3 ranks" and "batch_isend_irecv, at train.py:70" in found.remedies[0].change
+    result = finding(tmp_path, job(*programs), CAUSE)
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (0, 1, 2), 0.95)
+    assert "wait for each other in a cycle: rank 0 receives from rank 2 (train.py:70)" in result.summary
+    assert result.measured == "cycle of 3 ranks" and "batch_isend_irecv, at train.py:70" in result.remedies[0].change
 
 
 def test_a_one_sided_receive_names_what_the_peer_does_instead(tmp_path: Path) -> None:
-    found = finding(tmp_path, job([*STEP, Op("recv", line=70, peer=1)], [*STEP, Op("barrier", line=30)]), CAUSE)
-    assert found.status == "confirmed" and found.summary.startswith("A one-sided call: rank 0 receives from rank 1")
-    assert "make rank 1 send to rank 0" in found.remedies[0].change and "remove the recv at" in found.remedies[0].change
+    result = finding(tmp_path, job([*STEP, Op("recv", line=70, peer=1)], [*STEP, Op("barrier", line=30)]), CAUSE)
+    assert result.status == "confirmed" and result.summary.startswith("A one-sided call: rank 0 receives from rank 1")
+    assert (
+        "make rank 1 send to rank 0" in result.remedies[0].change and "remove the recv at" in result.remedies[0].change
+    )
 
 
 def test_who_posts_fewer_halves_than_in_the_round_before_is_to_blame(tmp_path: Path) -> None:
     receive, send, end = Op("recv", line=70, peer=1), Op("send", line=71, peer=0), Op("barrier", line=80)
     whole = [receive, receive, end], [send, send, end]
-    found = finding(tmp_path, job([*whole[0] * 3, *whole[0]], [*whole[1] * 3, send, end]), CAUSE)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (1,), (0,)) and found.where[0].line == 80
-    assert found.summary.endswith("Rank 1 posted the other half 1 time in this round and 2 times in the one before.")
+    result = finding(tmp_path, job([*whole[0] * 3, *whole[0]], [*whole[1] * 3, send, end]), CAUSE)
+    assert (result.status, result.ranks, result.victims) == ("confirmed", (1,), (0,)) and result.where[0].line == 80
+    assert result.summary.endswith("Rank 1 posted the other half 1 time in this round and 2 times in the one before.")
 
 
 def test_who_waits_for_one_more_half_than_in_the_round_before_is_to_blame(tmp_path: Path) -> None:
     receive, send, end = Op("recv", line=70, peer=1), Op("send", line=71, peer=0), Op("barrier", line=80)
-    found = finding(tmp_path, job([*[receive, end] * 3, receive, receive], [send, end] * 4), CAUSE)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (1,))
-    assert "in the one before" not in found.summary
+    result = finding(tmp_path, job([*[receive, end] * 3, receive, receive], [send, end] * 4), CAUSE)
+    assert (result.status, result.ranks, result.victims) == ("confirmed", (0,), (1,))
+    assert "in the one before" not in result.summary
 
 
 def test_halves_that_meet_are_none(tmp_path: Path) -> None:
-    found = finding(tmp_path, job([Op("send", line=7, peer=1)], [Op("recv", line=8, peer=0)]), CAUSE)
-    assert found.status == "ruled_out"
+    result = finding(tmp_path, job([Op("send", line=7, peer=1)], [Op("recv", line=8, peer=0)]), CAUSE)
+    assert result.status == "ruled_out"
 
 
 def test_gloos_recorder_leaves_sends_out_so_it_stays_open(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(STEP, STEP, backend="gloo"), CAUSE)
-    assert found.status == "undecided" and "send and recv are not recorded on gloo" in found.summary and found.missing
+    result = finding(tmp_path, job(STEP, STEP, backend="gloo"), CAUSE)
+    assert (
+        result.status == "undecided" and "send and recv are not recorded on gloo" in result.summary and result.missing
+    )

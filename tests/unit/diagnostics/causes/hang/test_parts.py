@@ -39,7 +39,7 @@ def test_without_a_call_nothing_was_seen_last() -> None:
     assert last_places(None) == () and after(None, (1,)) == ""
 
 
-FOUND = Finding(
+FINDING = Finding(
     cause="hang.x", status="confirmed", facts=Stated("It is so.", "1 of 4", "a dump"), confidence=0.9, ranks=(1,)
 )
 
@@ -49,7 +49,7 @@ def assumed_job(*assumed: int) -> Any:
 
 
 def test_without_an_assumption_nothing_changes() -> None:
-    assert assuming(assumed_job(), FOUND) is FOUND
+    assert assuming(assumed_job(), FINDING) is FINDING
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_without_an_assumption_nothing_changes() -> None:
      ((2, 3), "Ranks 2 and 3 left no dump; the conclusion assumes that they are not in that group.")],
 )  # fmt: skip
 def test_the_ranks_that_left_no_dump_are_named(assumed: tuple[int, ...], words: str) -> None:
-    found = assuming(assumed_job(*assumed), FOUND)
-    text = text_of(found)
+    finding = assuming(assumed_job(*assumed), FINDING)
+    text = text_of(finding)
     assert text.summary == f"It is so. {words}" and (text.measured, text.missing) == ("1 of 4", "a dump")
-    assert (found.confidence, found.ranks) == (ASSUMED, (1,))
+    assert (finding.confidence, finding.ranks) == (ASSUMED, (1,))
 
 
 def test_only_what_is_confirmed_and_surer_is_weakened() -> None:
-    weak = Finding(cause="hang.x", status="confirmed", facts=FOUND.facts, confidence=0.4)
+    weak = Finding(cause="hang.x", status="confirmed", facts=FINDING.facts, confidence=0.4)
     assert assuming(assumed_job(3), weak).confidence == 0.4
-    undecided = Finding(cause="hang.x", status="undecided", facts=FOUND.facts, confidence=0.0)
+    undecided = Finding(cause="hang.x", status="undecided", facts=FINDING.facts, confidence=0.0)
     assert assuming(assumed_job(3), undecided) is undecided

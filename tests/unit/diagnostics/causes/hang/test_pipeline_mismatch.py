@@ -17,7 +17,7 @@ from diagnostics.tree.built_in import built_in
 from tests.unit.diagnostics.analysis.calls import call, job as job_of
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.hang.test_all_to_all_splits import decide, splits
-from tests.unit.diagnostics.ring_bytes import Made, ring, run_files
+from tests.unit.diagnostics.ring_bytes import RingCall, ring, run_files
 
 EVEN = [4, 4, 4, 4]
 
@@ -25,7 +25,7 @@ EVEN = [4, 4, 4, 4]
 def stage(own, peer, count, numel=64, step=1):
     """A step of one of two stages with so many micro-batches."""
     kinds = ("isend", "irecv") if own == 0 else ("irecv", "isend")
-    return [Made(op, numel, peer, step=step) for _ in range(count) for op in kinds]
+    return [RingCall(op, numel, peer, step=step) for _ in range(count) for op in kinds]
 
 
 def pipeline(last=3, numel=64, waits=True, before=True, state=STARTED):
@@ -34,7 +34,7 @@ def pipeline(last=3, numel=64, waits=True, before=True, state=STARTED):
     second = [
         *(stage(1, 0, 4) if before else []),
         *stage(1, 0, last, numel, step=2),
-        Made("all_reduce", state=state, step=2),
+        RingCall("all_reduce", state=state, step=2),
     ]
     return {
         **run_files({"pp": 2}, "parallel: {pp: 2}"),
@@ -51,20 +51,20 @@ def beat(region):
 
 
 def test_the_stage_that_ran_fewer_micro_batches_than_before_is_to_blame(tmp_path):
-    found = decide(pipeline_mismatch, pipeline(), tmp_path)
-    assert (found.status, found.ranks, found.victims, found.step) == ("confirmed", (1,), (0,), 2)
-    assert "stage 1 (rank 1) sent 3 messages and continued, and stage 0 (rank 0) waits" in text_of(found).summary
+    finding = decide(pipeline_mismatch, pipeline(), tmp_path)
+    assert (finding.status, finding.ranks, finding.victims, finding.step) == ("confirmed", (1,), (0,), 2)
+    assert "stage 1 (rank 1) sent 3 messages and continued, and stage 0 (rank 0) waits" in text_of(finding).summary
 
 
 def test_a_collective_that_raised_as_its_peers_were_ended_was_reached_too(tmp_path):
     """Whoever is ended first takes its connections along, so the other's call raises before it is dumped."""
-    found = decide(pipeline_mismatch, pipeline(state=RAISED), tmp_path)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (1,), (0,))
+    finding = decide(pipeline_mismatch, pipeline(state=RAISED), tmp_path)
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (1,), (0,))
 
 
 def test_a_stage_that_is_held_up_inside_itself_sends_its_message_later(tmp_path):
     """Of two stages of two tensor-parallel ranks each, rank 2 waits for rank 3 in the middle of a micro-batch."""
-    held_up = [*stage(2, 0, 4), *stage(2, 0, 3, step=2), Made("all_reduce", state=STARTED, step=2)]
+    held_up = [*stage(2, 0, 4), *stage(2, 0, 3, step=2), RingCall("all_reduce", state=STARTED, step=2)]
     files = {
         **run_files({"pp": 2, "tp": 2}, "parallel: {pp: 2, tp: 2}"),
         "flight/rank_00000.ring": ring(0, 4, [*stage(0, 2, 4), *stage(0, 2, 4, step=2)]),
@@ -80,14 +80,14 @@ def test_ranks_that_share_the_micro_batches_of_a_stage_are_to_blame_together(tmp
     """Two stages of two tensor-parallel ranks each, of which the second runs three of four micro-batches."""
     files = run_files({"pp": 2, "tp": 2}, "parallel: {pp: 2, tp: 2}")
     for rank, peer in ((0, 2), (1, 3)):
-        fewer = [*stage(2, rank, 4), *stage(2, rank, 3, step=2), Made("all_reduce", state=STARTED, step=2)]
+        fewer = [*stage(2, rank, 4), *stage(2, rank, 3, step=2), RingCall("all_reduce", state=STARTED, step=2)]
         files[f"flight/rank_{rank:05d}.ring"] = ring(rank, 4, [*stage(0, peer, 4), *stage(0, peer, 4, step=2)])
         files[f"flight/rank_{peer:05d}.ring"] = ring(peer, 4, fewer)
         files[f"heartbeat/rank_{rank:05d}.json"] = beat("recv 256 B pp")
-    found = decide(pipeline_mismatch, files, tmp_path)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (2, 3), (0, 1))
-    assert (found.group.ranks, found.group.desc) == ((0, 1, 2, 3), "2 pp groups")
-    assert "not known which side" not in text_of(found).summary
+    finding = decide(pipeline_mismatch, files, tmp_path)
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (2, 3), (0, 1))
+    assert (finding.group.ranks, finding.group.desc) == ((0, 1, 2, 3), "2 pp groups")
+    assert "not known which side" not in text_of(finding).summary
 
 
 def data_parallel(numbers):
@@ -98,10 +98,10 @@ def data_parallel(numbers):
     files = run_files({"pp": 2, "dp_shard": 2}, "parallel: {pp: 2}")
     for rank, (sends, receives) in numbers.items():
         peer = (rank + 2) % 4
-        mine = [*(Made("isend", 64, peer, step=2) for _ in range(sends))]
-        mine += [Made("irecv", 64, peer, step=2) for _ in range(receives)]
+        mine = [*(RingCall("isend", 64, peer, step=2) for _ in range(sends))]
+        mine += [RingCall("irecv", 64, peer, step=2) for _ in range(receives)]
         if rank in (0, 3):  # It waits for the other rank of its stage, which waits for a message.
-            mine.append(Made("reduce_scatter", state=STARTED, step=2))
+            mine.append(RingCall("reduce_scatter", state=STARTED, step=2))
         else:
             files[f"heartbeat/rank_{rank:05d}.json"] = beat("recv 256 B pp")
         members = "0-1" if rank < 2 else "2-3"
@@ -111,16 +111,16 @@ def data_parallel(numbers):
 
 def test_a_stage_that_already_reduces_gradients_has_no_more_to_send_forward(tmp_path):
     """The last stage does: the gradient of the micro-batch in whose backward it reduces them."""
-    found = decide(pipeline_mismatch, data_parallel({0: (3, 3), 2: (3, 4), 3: (3, 4), 1: (4, 4)}), tmp_path)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (2,))
-    assert "stage 0 (rank 0) sent 3 messages and continued, and stage 1 (rank 2) waits" in text_of(found).summary
+    finding = decide(pipeline_mismatch, data_parallel({0: (3, 3), 2: (3, 4), 3: (3, 4), 1: (4, 4)}), tmp_path)
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (0,), (2,))
+    assert "stage 0 (rank 0) sent 3 messages and continued, and stage 1 (rank 2) waits" in text_of(finding).summary
     even = data_parallel({0: (4, 4), 2: (3, 4), 3: (3, 4), 1: (4, 4)})
     assert decide(pipeline_mismatch, even, tmp_path / "even").status == "ruled_out"
 
 
 def test_a_last_stage_that_lacks_two_gradients_ran_fewer_micro_batches(tmp_path):
-    found = decide(pipeline_mismatch, data_parallel({0: (4, 4), 2: (3, 4), 3: (2, 3), 1: (4, 4)}), tmp_path)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (3,), (1,))
+    finding = decide(pipeline_mismatch, data_parallel({0: (4, 4), 2: (3, 4), 3: (2, 3), 1: (4, 4)}), tmp_path)
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (3,), (1,))
 
 
 def test_in_the_first_step_nobody_can_say_who_is_right(tmp_path):
@@ -128,8 +128,10 @@ def test_in_the_first_step_nobody_can_say_who_is_right(tmp_path):
 
 
 def test_messages_of_another_size(tmp_path):
-    found = decide(pipeline_mismatch, pipeline(last=4, numel=32, waits=False), tmp_path)
-    assert found.ranks == (1,) and "64 elements" in text_of(found).summary and "expects 32" in text_of(found).summary
+    finding = decide(pipeline_mismatch, pipeline(last=4, numel=32, waits=False), tmp_path)
+    assert (
+        finding.ranks == (1,) and "64 elements" in text_of(finding).summary and "expects 32" in text_of(finding).summary
+    )
 
 
 def test_a_neighbour_that_does_not_wait_for_a_message_is_no_mismatch(tmp_path):
@@ -144,8 +146,8 @@ def test_without_a_pipeline_it_is_ruled_out(tmp_path):
 
 
 def test_without_rings_it_is_open(tmp_path):
-    (found,) = pipeline_mismatch.CAUSE.decide(explain(Evidence(root=tmp_path, limits=Limits())))
-    assert found.status == "undecided" and text_of(found).missing
+    (result,) = pipeline_mismatch.CAUSE.decide(explain(Evidence(root=tmp_path, limits=Limits())))
+    assert result.status == "undecided" and text_of(result).missing
 
 
 EXAMPLES = {"hang.pipeline_mismatch": Example(pipeline, (1,))}
@@ -167,9 +169,9 @@ def message(kind, peer):
 
 def test_a_cycle_within_torchs_schedules_is_no_matter_of_order():
     both = {0: message("recv", 1), 1: message("recv", 0)}
-    (found,) = pipeline_mismatch.CAUSE.decide(stall(both))
-    assert (found.status, found.ranks) == ("confirmed", (0, 1)) and "one schedule" in text_of(found).summary
-    assert arbitrate(built_in(), [*p2p_cycle.CAUSE.decide(stall(both)), found]).roots == (found,)
+    (result,) = pipeline_mismatch.CAUSE.decide(stall(both))
+    assert (result.status, result.ranks) == ("confirmed", (0, 1)) and "one schedule" in text_of(result).summary
+    assert arbitrate(built_in(), [*p2p_cycle.CAUSE.decide(stall(both)), result]).roots == (result,)
 
 
 _LOSS = """[rank1]: Traceback (most recent call last):

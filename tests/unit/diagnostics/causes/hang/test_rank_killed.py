@@ -14,7 +14,7 @@ CAUSE = "hang.rank_killed"
 def of(folder: Path, log: str) -> tuple[Finding, list[str]]:
     (folder / "slurm-1.out").write_text("step 1 loss 2.0\n" + log)
     report = diagnose(folder)
-    return next(one.finding for one in report.findings if one.finding.cause == CAUSE), [
+    return next(finding.finding for finding in report.findings if finding.finding.cause == CAUSE), [
         root.cause for root in report.root_causes
     ]
 
@@ -28,9 +28,9 @@ def of(folder: Path, log: str) -> tuple[Finding, list[str]]:
     ],
 )
 def test_the_signal_and_what_sends_it(tmp_path: Path, line: str, how: str, change: str) -> None:
-    found, roots = of(tmp_path, f"{line}\n")
-    assert (found.status, found.ranks, roots) == ("confirmed", (1,), [CAUSE])
-    assert how in text_of(found).summary and text_of(found).remedies[0].change.startswith(change)
+    result, roots = of(tmp_path, f"{line}\n")
+    assert (result.status, result.ranks, roots) == ("confirmed", (1,), [CAUSE])
+    assert how in text_of(result).summary and text_of(result).remedies[0].change.startswith(change)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_the_signal_and_what_sends_it(tmp_path: Path, line: str, how: str, chang
 def test_srun_kills_the_other_tasks_after_a_failure(
     tmp_path: Path, lines: tuple[str, ...], ranks: tuple[int, ...]
 ) -> None:
-    found, roots = of(tmp_path, "".join(f"srun: error: node1: {line}\n" for line in lines))
-    assert (found.status, found.ranks, roots) == ("confirmed", ranks, [CAUSE])
+    result, roots = of(tmp_path, "".join(f"srun: error: node1: {line}\n" for line in lines))
+    assert (result.status, result.ranks, roots) == ("confirmed", ranks, [CAUSE])
 
 
 def test_the_kernel_s_own_line_tells_that_memory_ran_out(tmp_path: Path) -> None:
@@ -53,13 +53,13 @@ def test_the_kernel_s_own_line_tells_that_memory_ran_out(tmp_path: Path) -> None
 
 
 def test_a_rank_that_left_no_dump_may_have_been_killed(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(STEP * 3, STEP * 3, STEP * 2), CAUSE, without=(2,))
-    assert found.status == "undecided" and "rank 2" in found.missing
+    result = finding(tmp_path, job(STEP * 3, STEP * 3, STEP * 2), CAUSE, without=(2,))
+    assert result.status == "undecided" and "rank 2" in result.missing
 
 
 def test_ranks_that_exited_by_themselves_were_not_killed(tmp_path: Path) -> None:
-    found, roots = of(tmp_path, "srun: error: node1: task 1: Exited with exit code 3\n")
-    assert (found.status, roots) == ("ruled_out", ["hang.rank_exited"])
+    result, roots = of(tmp_path, "srun: error: node1: task 1: Exited with exit code 3\n")
+    assert (result.status, roots) == ("ruled_out", ["hang.rank_exited"])
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_process_that_spawn_started(tmp_path: Path, how: str, cause: str) -> N
 
 
 def test_a_local_rank_of_an_unknown_node_is_told_as_such(tmp_path: Path) -> None:
-    found, roots = of(tmp_path, "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n")
-    assert (found.ranks, roots) == ((), [CAUSE])
-    assert text_of(found).summary == "Local rank 3 of a node was killed by SIGKILL."
+    result, roots = of(tmp_path, "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n")
+    assert (result.ranks, roots) == ((), [CAUSE])
+    assert text_of(result).summary == "Local rank 3 of a node was killed by SIGKILL."
 
 
 @pytest.mark.parametrize(("order", "killed"), [((0, 1), True), ((1, 0), False)])
@@ -98,5 +98,5 @@ def test_a_process_that_died_raises_nothing_later(tmp_path: Path, order: tuple[i
 )
 def test_processes_without_a_rank_are_counted(tmp_path: Path, pids: tuple[int, ...], who: str) -> None:
     line = "[n8:{0}:0:{0}] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x{0})\n"
-    found, roots = of(tmp_path, "".join(map(line.format, pids)))
-    assert roots == [CAUSE] and text_of(found).summary.startswith(f"{who} killed by SIGSEGV")
+    result, roots = of(tmp_path, "".join(map(line.format, pids)))
+    assert roots == [CAUSE] and text_of(result).summary.startswith(f"{who} killed by SIGSEGV")

@@ -43,15 +43,19 @@ def test_a_device_s_figures_alone_do_not_tell_what_took_the_memory(tmp_path: Pat
     (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + OOM.format("70.00", "6.00"))
     report = diagnose(tmp_path)
     assert (report.root_causes, report.outcome) == ((), "oom")
-    assert [one.cause for one in report.suspicions] == ["memory.activations", "memory.leak", "memory.model_states"]
+    assert [suspicion.cause for suspicion in report.suspicions] == [
+        "memory.activations",
+        "memory.leak",
+        "memory.model_states",
+    ]
     assert report.suspicions[0].speaks_for[0].startswith("tensors hold 70 GiB; 1 step had run before it")
     screen = terminal.render(document(report, brief=True), columns=120, colour=False)
     assert screen.startswith("OUT OF MEMORY: a device ran out of memory")
     assert "[memory.activations]" in screen
     (tmp_path / "job.log").write_text("loading weights\n" + OOM.format("70.00", "6.00"))
     report = diagnose(tmp_path)
-    assert [one.cause for one in report.suspicions] == ["memory.model_states", "memory.activations"]
-    reasons = [one.speaks_for for one in report.suspicions]
+    assert [suspicion.cause for suspicion in report.suspicions] == ["memory.model_states", "memory.activations"]
+    reasons = [suspicion.speaks_for for suspicion in report.suspicions]
     assert all(reason[0].startswith("tensors hold 70 GiB") for reason in reasons) and reasons[0] != reasons[1]
 
 
@@ -100,7 +104,7 @@ def test_what_may_have_taken_the_memory_is_said_beside_the_rank_that_ran_out(tmp
     report = diagnose(tmp_path)
     assert [root.cause for root in report.root_causes] == ["hang.rank_oom"]
     assert "Tried to allocate 4.35 GiB" in text_of(report.root_causes[0]).summary
-    assert {one.cause for one in report.suspicions} == {"memory.activations", "memory.model_states"}
+    assert {suspicion.cause for suspicion in report.suspicions} == {"memory.activations", "memory.model_states"}
 
 
 def in_step(file: str, function: str) -> str:

@@ -19,16 +19,16 @@ def traceback(rank: int, error: str, line: str = '"/job/train.py", line 12, in t
 def of(folder: Path, log: str) -> tuple[Finding, list[str]]:
     (folder / "job.log").write_text("step 1 loss 2.0\n" + log)
     report = diagnose(folder)
-    return next(one.finding for one in report.findings if one.finding.cause == CAUSE), [
+    return next(finding.finding for finding in report.findings if finding.finding.cause == CAUSE), [
         root.cause for root in report.root_causes
     ]
 
 
 def test_the_rank_with_an_error_of_its_own_is_named_and_its_peers_are_victims(tmp_path: Path) -> None:
     own = traceback(1, "ValueError: bad batch", '"/job/data.py", line 44, in load')
-    found, roots = of(tmp_path, traceback(0, LOST) + own + traceback(2, LOST))
-    assert (found.status, found.ranks, found.victims, roots) == ("confirmed", (1,), (0, 2), [CAUSE])
-    text = text_of(found)
+    result, roots = of(tmp_path, traceback(0, LOST) + own + traceback(2, LOST))
+    assert (result.status, result.ranks, result.victims, roots) == ("confirmed", (1,), (0, 2), [CAUSE])
+    text = text_of(result)
     assert text.summary.startswith("Rank 1 raised ValueError: bad batch (data.py:44).")
     assert text.remedies[0].change.startswith("fix the error at /job/data.py:44")
 
@@ -49,18 +49,18 @@ def test_the_rank_with_an_error_of_its_own_is_named_and_its_peers_are_victims(tm
     ],
 )
 def test_a_known_error_has_a_remedy_of_its_own(tmp_path: Path, error: str, change: str) -> None:
-    found, _ = of(tmp_path, traceback(1, error) + traceback(0, LOST))
-    assert found.ranks == (1,) and text_of(found).remedies[0].change.startswith(change)
+    result, _ = of(tmp_path, traceback(1, error) + traceback(0, LOST))
+    assert result.ranks == (1,) and text_of(result).remedies[0].change.startswith(change)
 
 
 def test_only_lost_connections_do_not_show_which_rank_raised(tmp_path: Path) -> None:
-    found, roots = of(tmp_path, traceback(0, LOST) + traceback(1, LOST))
-    assert (found.status, roots) == ("undecided", []) and text_of(found).missing
+    result, roots = of(tmp_path, traceback(0, LOST) + traceback(1, LOST))
+    assert (result.status, roots) == ("undecided", []) and text_of(result).missing
 
 
 def test_a_rank_that_was_killed_did_not_raise(tmp_path: Path) -> None:
-    found, roots = of(tmp_path, "srun: error: node1: task 1: Killed\n" + traceback(0, LOST))
-    assert (found.status, roots) == ("ruled_out", ["hang.rank_killed"])
+    result, roots = of(tmp_path, "srun: error: node1: task 1: Killed\n" + traceback(0, LOST))
+    assert (result.status, roots) == ("ruled_out", ["hang.rank_killed"])
 
 
 ASSERTION = (
@@ -146,15 +146,19 @@ def test_what_nccl_raises_after_its_own_check_of_the_calls_is_no_error_of_the_ra
     )
     report = diagnose(tmp_path)
     assert report.root_causes == ()
-    assert {"hang.collective_mismatch", "hang.signature_mismatch"} <= {one.cause for one in report.suspicions}
+    assert {"hang.collective_mismatch", "hang.signature_mismatch"} <= {
+        suspicion.cause for suspicion in report.suspicions
+    }
 
 
 def test_an_exit_code_after_a_loss_that_is_not_finite_is_no_exception(tmp_path):
     stops = (
         "E1123 10:00:12.4 311 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0"
     )
-    found, roots = of(tmp_path, f"step 2 loss nan\nLoss is nan, stopping training\n{stops} (pid: 4101) of binary: py\n")
-    assert found.status == "undecided" and roots == ["numeric.non_finite"]
+    result, roots = of(
+        tmp_path, f"step 2 loss nan\nLoss is nan, stopping training\n{stops} (pid: 4101) of binary: py\n"
+    )
+    assert result.status == "undecided" and roots == ["numeric.non_finite"]
 
 
 def test_the_only_exception_and_the_only_exit_code_are_of_one_process(tmp_path):

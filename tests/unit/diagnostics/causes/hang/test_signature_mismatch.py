@@ -12,28 +12,28 @@ from tests.unit.diagnostics.hang.dumps import Op
 CAUSE = "hang.signature_mismatch"
 
 
-@pytest.mark.parametrize("odd", [Op(size=9, line=12), Op(dtype="Half", line=12)])
-def test_the_rank_with_other_arguments_is_blamed(tmp_path: Path, odd: Op) -> None:
-    found = finding(tmp_path, job(*[[*STEP, odd if rank == 1 else Op(line=12)] for rank in range(4)]), CAUSE)
-    assert (found.status, found.ranks, found.position) == ("confirmed", (1,), 3)
+@pytest.mark.parametrize("uneven", [Op(size=9, line=12), Op(dtype="Half", line=12)])
+def test_the_rank_with_other_arguments_is_blamed(tmp_path: Path, uneven: Op) -> None:
+    result = finding(tmp_path, job(*[[*STEP, uneven if rank == 1 else Op(line=12)] for rank in range(4)]), CAUSE)
+    assert (result.status, result.ranks, result.position) == ("confirmed", (1,), 3)
     assert (
-        found.summary.startswith("Rank 1 calls all_reduce")
-        and "where ranks 0, 2 and 3 have all_reduce [8]" in found.summary
+        result.summary.startswith("Rank 1 calls all_reduce")
+        and "where ranks 0, 2 and 3 have all_reduce [8]" in result.summary
     )
-    assert found.remedies[0].change == "use the same shape, dtype, root and ReduceOp on every rank at /job/train.py:12"
+    assert result.remedies[0].change == "use the same shape, dtype, root and ReduceOp on every rank at /job/train.py:12"
 
 
 def test_another_operation_is_not_another_argument(tmp_path: Path) -> None:
-    found = finding(tmp_path, job([Op(line=3)], [Op("broadcast", line=4)], [Op(line=3)]), CAUSE)
-    assert (found.status, found.summary) == (
+    result = finding(tmp_path, job([Op(line=3)], [Op("broadcast", line=4)], [Op(line=3)]), CAUSE)
+    assert (result.status, result.summary) == (
         "ruled_out",
         "The ranks issue different operations at position 1 of group default_pg.",
     )
 
 
 def test_where_all_completed_root_and_operator_are_not_in_the_dumps(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(STEP, STEP), CAUSE)
-    assert found.status == "ruled_out" and "root and ReduceOp are not in these dumps" in found.summary
+    result = finding(tmp_path, job(STEP, STEP), CAUSE)
+    assert result.status == "ruled_out" and "root and ReduceOp are not in these dumps" in result.summary
 
 
 def test_evidence_from_details_message_names_its_source(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ WORLD = "global_world_sizes=[4]\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "odd"),
+    ("text", "uneven"),
     [
         (WORLD + met(1, 48, 32) + met(2, 48, 32) + met(3, 48, 32), (0,)),  # The peer of all of them.
         (met(1, 48, 32) + met(2, 48, 32) + met(3, 32, 48), (3,)),
@@ -121,9 +121,9 @@ WORLD = "global_world_sizes=[4]\n"
         (met(1, 48, 32) + met(2, 48, 32) + met(3, 32, 24), ()),  # Three sizes: of more than one call.
     ],
 )
-def test_the_sizes_of_several_ranks_vote(tmp_path: Path, text: str, odd: tuple[int, ...]) -> None:
+def test_the_sizes_of_several_ranks_vote(tmp_path: Path, text: str, uneven: tuple[int, ...]) -> None:
     (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + text)
     report = diagnose(tmp_path)
-    assert (report.root_causes, report.suspicions[0].ranks) == ((), odd)
-    assert report.waiting is not None and odd == report.waiting.mismatched
-    assert headline(report.waiting).startswith(f"gloo ended a process: {'the size of rank' if odd else 'two ranks'}")
+    assert (report.root_causes, report.suspicions[0].ranks) == ((), uneven)
+    assert report.waiting is not None and uneven == report.waiting.mismatched
+    assert headline(report.waiting).startswith(f"gloo ended a process: {'the size of rank' if uneven else 'two ranks'}")

@@ -44,7 +44,7 @@ def test_a_rank_that_left_no_line_leaves_it_open(tmp_path: Path) -> None:
 
 def test_a_later_collective_is_not_start_up(tmp_path: Path) -> None:
     report = said(tmp_path, "".join(first(rank, completed=99, seq=100) for rank in range(4)))
-    assert not report.root_causes and "hang.startup" not in [one.cause for one in report.suspicions]
+    assert not report.root_causes and "hang.startup" not in [suspicion.cause for suspicion in report.suspicions]
 
 
 def test_an_exception_before_the_timeout_is_the_cause(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ GLOO = "RuntimeError: [/x/gloo/transport/tcp/{place}: {why}\n"
 )
 def test_a_connection_that_gloo_could_not_make(tmp_path: Path, place: str, why: str, sure: bool) -> None:
     report = said(tmp_path, GLOO.format(place=place, why=why))
-    (root,) = [one.finding for one in report.findings if one.finding.cause == "hang.rendezvous"]
+    (root,) = [finding.finding for finding in report.findings if finding.finding.cause == "hang.rendezvous"]
     assert (root in report.root_causes) == sure
     remedies = " ".join(str(remedy.change) for remedy in text_of(root).remedies)
     assert root.status == "confirmed" and "GLOO_SOCKET_IFNAME" in remedies
@@ -150,11 +150,11 @@ def test_the_same_text_in_training_is_that_of_a_lost_peer(tmp_path: Path) -> Non
     assert not said(tmp_path, text).root_causes
 
 
-@pytest.mark.parametrize(("raising", "blamed"), [(2, (2,)), (1, (0, 1))])
-def test_ddp_says_which_rank_found_other_parameters(tmp_path: Path, raising: int, blamed: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("raising", "culprits"), [(2, (2,)), (1, (0, 1))])
+def test_ddp_says_which_rank_found_other_parameters(tmp_path: Path, raising: int, culprits: tuple[int, ...]) -> None:
     text = DDP.format(rank=raising).replace(f"[rank{raising}]: ", "")
     (root,) = said(tmp_path, text).root_causes
-    assert (root.cause, root.ranks) == ("hang.rank_raised", blamed)
+    assert (root.cause, root.ranks) == ("hang.rank_raised", culprits)
 
 
 def init(rank: int, phase: str) -> str:

@@ -18,13 +18,13 @@ CAUSE = "hang.straggler"
 
 def test_the_rank_that_keeps_coming_late_is_named_with_what_it_costs(tmp_path: Path) -> None:
     slow = [replace(STEP[0], takes_s=2.0), STEP[1]] * 5
-    found = finding(tmp_path, job(STEP * 5, slow, STEP * 5), CAUSE)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (1,), (0, 2))
+    result = finding(tmp_path, job(STEP * 5, slow, STEP * 5), CAUSE)
+    assert (result.status, result.ranks, result.victims) == ("confirmed", (1,), (0, 2))
     assert (
-        found.summary.startswith("Rank 1 is late, not stuck: ")
-        and "after ranks 0 and 2; everything completed" in found.summary
+        result.summary.startswith("Rank 1 is late, not stuck: ")
+        and "after ranks 0 and 2; everything completed" in result.summary
     )
-    assert found.cost is not None and 8.0 <= found.cost.value <= 10.5 and found.cost.unit == "s blocked"
+    assert result.cost is not None and 8.0 <= result.cost.value <= 10.5 and result.cost.unit == "s blocked"
 
 
 @pytest.mark.parametrize(("core_wait_s", "confidence"), [(9.0, 0.45), (1.0, 0.85)])
@@ -44,9 +44,9 @@ def test_who_waited_for_a_core_for_most_of_that_time_is_late_by_chance(
     (tmp_path / "telemetry" / "node_00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     slow = [replace(STEP[0], takes_s=2.0), STEP[1]] * 5
     write(tmp_path, job(STEP * 5, slow, STEP * 5))
-    (found,) = (one for one in detect(gather(tmp_path, Limits())) if one.cause == CAUSE)
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (1,), confidence)
-    assert ("waited for a CPU core" in found.summary) == (confidence < 0.5)
+    (finding,) = (item for item in detect(gather(tmp_path, Limits())) if item.cause == CAUSE)
+    assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (1,), confidence)
+    assert ("waited for a CPU core" in finding.summary) == (confidence < 0.5)
 
 
 def test_ranks_that_come_together_are_none(tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_a_rank_that_was_suspended_is_named_and_no_line_of_it(tmp_path: Path) ->
     assert "suspended for 12.0 s" in text_of(first).summary
     for rank in (0, 1):  # The whole job was suspended, as by a scheduler.
         (tmp_path / f"pauses_{rank}.json").write_text(json.dumps(record | {"rank": rank}))
-    assert "suspended" not in "".join(text_of(one).summary for one in diagnose(tmp_path).root_causes)
+    assert "suspended" not in "".join(text_of(root_cause).summary for root_cause in diagnose(tmp_path).root_causes)

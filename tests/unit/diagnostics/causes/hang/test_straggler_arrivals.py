@@ -22,36 +22,36 @@ def ranks(delays_s: dict[int, dict[int, float]], steps: int = 12, world: int = 3
     return calls
 
 
-def found(delays_s: dict[int, dict[int, float]], **more: int) -> Straggler | None:
+def straggler_of(delays_s: dict[int, dict[int, float]], **more: int) -> Straggler | None:
     return late_rank(job(ranks(delays_s, **more), more.get("world", 3)))
 
 
 def test_a_rank_that_keeps_coming_late() -> None:
-    case = found({1: dict.fromkeys(range(2, 12), 2.0)})
+    case = straggler_of({1: dict.fromkeys(range(2, 12), 2.0)})
     assert case is not None and case.rank == 1 and case.key == DEFAULT
     assert case.times == 10 and case.lost_s == pytest.approx(20, abs=0.1) and case.worst_s == pytest.approx(2, abs=0.01)
     assert case.call is not None and case.call.seq == case.position and case.seen_at is None
 
 
 def test_once_is_enough_where_it_took_very_long() -> None:
-    case = found({2: {5: ONCE_S + 1}})
+    case = straggler_of({2: {5: ONCE_S + 1}})
     assert case is not None and (case.rank, case.times, case.position) == (2, 1, 5)
-    assert found({2: {5: ONCE_S / 2}}) is None
+    assert straggler_of({2: {5: ONCE_S / 2}}) is None
 
 
 def test_ranks_that_take_turns_are_no_straggler() -> None:
-    assert found({0: {3: 2.0, 6: 2.0, 9: 2.0}, 1: {4: 2.0, 7: 2.0, 10: 2.0}}) is None
+    assert straggler_of({0: {3: 2.0, 6: 2.0, 9: 2.0}, 1: {4: 2.0, 7: 2.0, 10: 2.0}}) is None
 
 
 @pytest.mark.parametrize(("times", "late_s"), [(TIMES - 1, 2.0), (11, LATE_S / 2)])
 def test_seldom_or_hardly_late_is_not_late(times: int, late_s: float) -> None:
-    assert found({1: dict.fromkeys(range(2, 2 + times), late_s)}) is None
+    assert straggler_of({1: dict.fromkeys(range(2, 2 + times), late_s)}) is None
 
 
 def test_a_clock_that_is_off_shows_at_every_position_alike() -> None:
     calls = ranks({})
-    for one in calls[1]:
-        one.created_s = (one.created_s or 0.0) + 0.4
+    for item in calls[1]:
+        item.created_s = (item.created_s or 0.0) + 0.4
     assert late_rank(job(calls, 3)) is None
 
 
@@ -59,8 +59,8 @@ def test_a_clock_that_is_off_shows_at_every_position_alike() -> None:
 @pytest.mark.parametrize("back_at", [None, 8])
 def test_a_clock_that_was_set_meanwhile_makes_no_rank_late(by_s: float, back_at: int | None) -> None:
     calls = ranks({})
-    for made in calls[1][4:back_at]:
-        made.created_s = (made.created_s or 0.0) + by_s
+    for result in calls[1][4:back_at]:
+        result.created_s = (result.created_s or 0.0) + by_s
     assert late_rank(job(calls, 3)) is None
 
 
@@ -91,5 +91,5 @@ def test_while_ranks_wait_for_a_missing_one_nobody_is_slow() -> None:
 def test_the_planted_rank_is_the_one_that_is_named(world: int, data: st.DataObject) -> None:
     late = data.draw(st.integers(0, world - 1))
     at = data.draw(st.sets(st.integers(2, 20), min_size=8, max_size=19))
-    case = found({late: dict.fromkeys(at, 3.0)}, steps=20, world=world)
+    case = straggler_of({late: dict.fromkeys(at, 3.0)}, steps=20, world=world)
     assert case is not None and case.rank == late and case.position in at

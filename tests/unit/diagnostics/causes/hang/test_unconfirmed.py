@@ -73,7 +73,7 @@ def test_ranks_that_wait_leave_it_open_until_another_cause_is_known() -> None:
     open_ = replace(unconfirmed(Stall(state)), cause="hang.network")
     assert (open_.status, open_.victims, open_.basis) == ("undecided", (0, 1), "waiting")
     late = Finding(cause="hang.host_stall", status="confirmed", facts=Stated("late"), ranks=(1,), victims=(0,))
-    assert [found.status for found in settled(built_in(), [open_, late])] == ["ruled_out", "confirmed"]
+    assert [finding.status for finding in settled(built_in(), [open_, late])] == ["ruled_out", "confirmed"]
 
 
 def test_what_the_cause_itself_says_comes_before_what_holds_for_all() -> None:

@@ -14,17 +14,17 @@ END = Op("barrier", line=30, function="finish", caller=95)
 @pytest.mark.parametrize(("steps", "times"), [(3, "fewer"), (5, "more")])
 def test_one_rank_runs_the_loop_otherwise(tmp_path: Path, steps: int, times: str) -> None:
     programs = [[*STEP * (steps if rank == 1 else 4), END] for rank in range(4)]
-    found = finding(tmp_path, job(*programs), CAUSE)
-    assert (found.status, found.ranks) == ("confirmed", (1,))
+    result = finding(tmp_path, job(*programs), CAUSE)
+    assert (result.status, result.ranks) == ("confirmed", (1,))
     assert (
-        f"{times} times than ranks 0, 2 and 3" in found.summary
-        or "left the loop" in found.summary
-        or "continues with" in found.summary
+        f"{times} times than ranks 0, 2 and 3" in result.summary
+        or "left the loop" in result.summary
+        or "continues with" in result.summary
     )
-    assert found.remedies[0].change.startswith("make all ranks run the same number of steps")
-    assert found.remedies[0].why == "every rank must run the loop the same number of times"
+    assert result.remedies[0].change.startswith("make all ranks run the same number of steps")
+    assert result.remedies[0].why == "every rank must run the loop the same number of times"
 
 
 def test_equal_steps_rule_it_out(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(*[[*STEP * 4, END]] * 4), CAUSE)
-    assert found.status == "ruled_out"
+    result = finding(tmp_path, job(*[[*STEP * 4, END]] * 4), CAUSE)
+    assert result.status == "ruled_out"

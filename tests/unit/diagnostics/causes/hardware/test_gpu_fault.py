@@ -19,7 +19,7 @@ def said(folder: Path, *lines: str) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("line", "told", "fix"),
+    ("line", "result", "fix"),
     [
         ("NVRM: Xid (PCI:0000:01:00): 79, pid=27, name=python3, GPU has fallen off the bus.", "Xid 79", "reboot"),
         ("NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)", "contained memory error", "start the job again"),
@@ -43,10 +43,10 @@ def said(folder: Path, *lines: str) -> Report:
         ("[  9.1] amdgpu 0000:3b:00.0: amdgpu: GPU reset begin!", "on 0000:3b:00.0", "--gpu-reset"),
     ],
 )  # fmt: skip
-def test_a_fault_and_what_helps(tmp_path: Path, line: str, told: str, fix: str) -> None:
+def test_a_fault_and_what_helps(tmp_path: Path, line: str, result: str, fix: str) -> None:
     (root,) = said(tmp_path, line).root_causes
     text = text_of(root)
-    assert root.cause == "hardware.gpu_fault" and told in text.summary and fix in text.remedies[0].change
+    assert root.cause == "hardware.gpu_fault" and result in text.summary and fix in text.remedies[0].change
 
 
 def test_the_worst_of_several_codes_says_what_helps(tmp_path: Path) -> None:
@@ -64,16 +64,18 @@ def test_the_launchers_list_names_the_rank_of_a_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [63, 92])
 def test_a_warning_ends_no_job(tmp_path: Path, code: int) -> None:
     report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
-    (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
-    assert not report.root_causes and "The job continues" in text_of(found).summary
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and "The job continues" in text_of(finding).summary
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])
 def test_an_event_that_programs_cause_blames_no_device(tmp_path: Path, code: int) -> None:
     report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
     assert not report.root_causes and report.outcome == "undecided"
-    (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
-    assert "usually caused by a program" in text_of(found).summary and "CUDA_LAUNCH_BLOCKING" in text_of(found).missing
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
+    assert (
+        "usually caused by a program" in text_of(finding).summary and "CUDA_LAUNCH_BLOCKING" in text_of(finding).missing
+    )
 
 
 def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:
@@ -91,18 +93,18 @@ def test_every_need_of_a_fault_has_a_change_and_a_reason() -> None:
     assert all(fix["change"] and fix["why"] for need in WORST for fix in rows[need]["remedies"])
 
 
-@pytest.mark.parametrize(("first", "blamed"), [(13, False), (79, True), (None, True)])
+@pytest.mark.parametrize(("first", "culprits"), [(13, False), (79, True), (None, True)])
 def test_a_context_that_hangs_after_a_programs_fault_blames_no_device(
-    tmp_path: Path, first: int | None, blamed: bool
+    tmp_path: Path, first: int | None, culprits: bool
 ) -> None:
     before = [f"NVRM: Xid (PCI:0000:01:00): {first}, Graphics Exception"] if first else []
     report = said(tmp_path, *before, "NVRM: Xid (PCI:0000:01:00): 109, pid=1, errorString CTX SWITCH TIMEOUT")
-    assert bool(report.root_causes) == blamed
+    assert bool(report.root_causes) == culprits
 
 
 def test_an_unknown_number_is_a_suspicion(tmp_path: Path) -> None:
     report = said(tmp_path, "NVRM: Xid (PCI:0000:3b:00): 977, whatever")
-    (finding,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
     assert not report.root_causes and finding.verdict == "undecided" and 0 < finding.confidence < SURE
 
 
@@ -115,5 +117,5 @@ def test_a_fault_in_a_job_that_ended_in_order_did_not_end_it(tmp_path: Path) -> 
     line = "NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)"
     assert said(tmp_path, line).root_causes
     report = said(tmp_path, line, "Training complete.")
-    (finding,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
     assert not report.root_causes and "still ended normally" in text_of(finding).summary

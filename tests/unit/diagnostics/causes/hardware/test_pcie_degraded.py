@@ -13,9 +13,9 @@ NARROW = {"pcie_width": 4, "pcie_generation": 4}
 
 def test_lanes_and_generation_are_told_with_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "node_00000.jsonl").write_text(telemetry(gpus=[NARROW, {}]))
-    found = decided(tmp_path, ID)
-    assert (found.status, found.ranks) == ("confirmed", (0,))
-    assert "4 of 16 lanes and generation 4 of 5: 12% of the bandwidth" in text_of(found).summary
+    finding = decided(tmp_path, ID)
+    assert (finding.status, finding.ranks) == ("confirmed", (0,))
+    assert "4 of 16 lanes and generation 4 of 5: 12% of the bandwidth" in text_of(finding).summary
 
 
 @pytest.mark.parametrize(

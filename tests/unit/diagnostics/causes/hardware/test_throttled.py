@@ -13,11 +13,11 @@ HOT = {"throttle_reasons": ["software_power_cap", "hardware_thermal"], "sm_clock
 
 def test_the_hot_device_is_named_with_its_rank_and_its_clock(tmp_path: Path) -> None:
     (tmp_path / "node_00000.jsonl").write_text(telemetry(gpus=[{}, HOT]))
-    found = decided(tmp_path, ID)
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (1,), 0.9)
+    finding = decided(tmp_path, ID)
+    assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (1,), 0.9)
     assert (
-        "GPU 1 (rank 1) lowered its clocks" in text_of(found).summary
-        and "at 900 MHz instead of 1,755 MHz" in text_of(found).summary
+        "GPU 1 (rank 1) lowered its clocks" in text_of(finding).summary
+        and "at 900 MHz instead of 1,755 MHz" in text_of(finding).summary
     )
 
 

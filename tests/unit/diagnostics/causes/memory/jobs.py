@@ -15,8 +15,8 @@ CAUSES = tuple(cause for cause in built_in() if cause.id.startswith("memory."))
 
 
 def decided(evidence: Evidence) -> dict[str, Finding]:
-    found, _ = decide(Registry(CAUSES), evidence, lambda text: None)
-    return {one.cause.removeprefix("memory."): one for one in found}
+    result, _ = decide(Registry(CAUSES), evidence, lambda text: None)
+    return {item.cause.removeprefix("memory."): item for item in result}
 
 
 def findings(folder: Path) -> dict[str, Finding]:
@@ -24,11 +24,11 @@ def findings(folder: Path) -> dict[str, Finding]:
 
 
 def measures(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read(gather(folder, Limits())).measures()["memory"]
-    return found
+    memory: dict[str, Any] = read(gather(folder, Limits())).measures()["memory"]
+    return memory
 
 
-def confirmed(found: dict[str, Finding]) -> list[str]:
-    for one in found.values():
-        assert text_of(one).summary
-    return [name for name, one in found.items() if one.status == "confirmed"]
+def confirmed(findings: dict[str, Finding]) -> list[str]:
+    for finding in findings.values():
+        assert text_of(finding).summary
+    return [name for name, value in findings.items() if value.status == "confirmed"]

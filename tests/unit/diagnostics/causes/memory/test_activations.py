@@ -21,12 +21,12 @@ def with_peak(job: JobMemory, activations: int, rest: int) -> JobMemory:
 
 def test_activations_are_a_cause_only_when_memory_ran_out(tmp_path):
     full = with_peak(out_of_memory(tmp_path, paper("zero3", 64)), 30 * GIB, 6 * GIB)
-    found = decide(full)
-    assert (found.status, found.ranks, found.step) == ("confirmed", (3,), 5)
-    text = text_of(found)
+    finding = decide(full)
+    assert (finding.status, finding.ranks, finding.step) == ("confirmed", (3,), 5)
+    text = text_of(finding)
     assert "mlp" in text.summary
     assert text.remedies[0].change.startswith("checkpoint each block")
-    assert found.cost.value == 30 * GIB
+    assert finding.cost.value == 30 * GIB
     few = decide(with_peak(full, 6 * GIB, 30 * GIB))
     assert (few.status, text_of(few).summary) == ("ruled_out", "Activations do not make up most of the peak.")
     full.ran_out = [replace(record, requested_bytes=37 * GIB) for record in full.ran_out]

@@ -12,9 +12,9 @@ GIB = 1 << 30
 @pytest.mark.parametrize("version", FRAGMENTED)
 def test_fragmentation_of_all_versions(tmp_path, version):
     kind = "torch.cuda.OutOfMemoryError" if version < "2.5" else "torch.OutOfMemoryError"
-    found = findings(job_of(tmp_path, FRAGMENTED[version], kind))
-    assert confirmed(found) == ["fragmentation"]
-    finding = found["fragmentation"]
+    result = findings(job_of(tmp_path, FRAGMENTED[version], kind))
+    assert confirmed(result) == ["fragmentation"]
+    finding = result["fragmentation"]
     assert finding.ranks == (3,)
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(11.5 * GIB)
@@ -23,12 +23,12 @@ def test_fragmentation_of_all_versions(tmp_path, version):
 
 
 def test_true_demand_is_neither(tmp_path):
-    found = findings(job_of(tmp_path, TRUE_DEMAND))
-    assert confirmed(found) == []
-    assert found["fragmentation"].status == "ruled_out"
-    assert found["non_torch"].status == "ruled_out"
-    assert found["activations"].status == "undecided"
-    assert text_of(found["activations"]).missing
+    result = findings(job_of(tmp_path, TRUE_DEMAND))
+    assert confirmed(result) == []
+    assert result["fragmentation"].status == "ruled_out"
+    assert result["non_torch"].status == "ruled_out"
+    assert result["activations"].status == "undecided"
+    assert text_of(result["activations"]).missing
 
 
 @pytest.mark.parametrize("version", FRAGMENTED)
@@ -36,18 +36,18 @@ def test_true_demand_is_neither(tmp_path):
 def test_a_request_that_cannot_fit_is_no_fragmentation(tmp_path, version, request_size):
     """More than is unused, more than is unused and free, more than the device, more than any device."""
     text = FRAGMENTED[version].replace("Tried to allocate 2.00 GiB", f"Tried to allocate {request_size}")
-    found = findings(job_of(tmp_path, text))
-    assert confirmed(found) == []
-    assert found["fragmentation"].status == "ruled_out"
-    assert "would not fit even without fragmentation" in text_of(found["fragmentation"]).summary
+    result = findings(job_of(tmp_path, text))
+    assert confirmed(result) == []
+    assert result["fragmentation"].status == "ruled_out"
+    assert "would not fit even without fragmentation" in text_of(result["fragmentation"]).summary
 
 
 def test_a_request_of_unknown_size_is_no_fragmentation(tmp_path):
     for size in ("more than 1EB memory", "an unreadable size"):  # The first one is no size of a tensor.
         text = FRAGMENTED["2.8"].replace("Tried to allocate 2.00 GiB", f"Tried to allocate {size}")
-        found = findings(error_file(tmp_path, text))
-        assert confirmed(found) == []
-    assert "of unknown size" in text_of(found["fragmentation"]).summary
+        result = findings(error_file(tmp_path, text))
+        assert confirmed(result) == []
+    assert "of unknown size" in text_of(result["fragmentation"]).summary
 
 
 def test_a_request_beyond_the_share_of_the_device_that_is_allowed_is_no_fragmentation(tmp_path):
@@ -65,10 +65,10 @@ def test_an_error_file_alone_is_enough(tmp_path):
 
 
 def test_cpu_out_of_memory_blames_no_allocator(tmp_path):
-    found = findings(job_of(tmp_path, CPU, "RuntimeError"))
-    assert confirmed(found) == ["host"]
-    assert found["fragmentation"].status == "ruled_out"
-    assert found["non_torch"].status == "ruled_out"
+    result = findings(job_of(tmp_path, CPU, "RuntimeError"))
+    assert confirmed(result) == ["host"]
+    assert result["fragmentation"].status == "ruled_out"
+    assert result["non_torch"].status == "ruled_out"
 
 
 @pytest.mark.parametrize(("version", "named"), [("2.8", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9", "PYTORCH_ALLOC_CONF")])

@@ -12,16 +12,16 @@ from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job,
     ("mib", "status"), [(100, "confirmed"), (91, "confirmed"), (89, "ruled_out"), (40, "ruled_out")]
 )
 def test_almost_all_parameters_count(mib, status):
-    found = decide(job(sharded(), call("unit", mib)))
-    assert found.status == status
-    assert f"{mib} MiB" in text_of(found).measured
+    finding = decide(job(sharded(), call("unit", mib)))
+    assert finding.status == status
+    assert f"{mib} MiB" in text_of(finding).measured
 
 
 def test_the_users_call_is_named_and_costs_itself():
-    found = decide(job(sharded(), call("user", 100, site=SITE), call("unit", 10)))
-    assert (found.ranks, found.cost.value) == ((0, 1), 100 * MIB)
-    assert [(place.rank, place.line) for place in found.where] == [(0, 58)]
-    text = text_of(found)
+    finding = decide(job(sharded(), call("user", 100, site=SITE), call("unit", 10)))
+    assert (finding.ranks, finding.cost.value) == ((0, 1), 100 * MIB)
+    assert [(place.rank, place.line) for place in finding.where] == [(0, 58)]
+    text = text_of(finding)
     assert "The code at train.py:58 gathers 100% of all parameters in one all_gather of 100 MiB" in text.summary
     assert "do not gather all parameters at train.py:58" in text.remedies[0].change
 
@@ -32,10 +32,10 @@ def test_a_call_larger_than_any_padding_is_another_thing():
 
 @pytest.mark.parametrize(("run", "kind"), [(None, "code"), ({}, "override")])
 def test_wrapping_blocks_saves_all_but_two_of_them(run, kind):
-    found = decide(job(sharded(), call("unit", 100), run=run))
-    remedy = text_of(found).remedies[0]
+    finding = decide(job(sharded(), call("unit", 100), run=run))
+    remedy = text_of(finding).remedies[0]
     assert remedy.kind == kind
-    assert "wrapped only as a whole" in text_of(found).summary
+    assert "wrapped only as a whole" in text_of(finding).summary
 
 
 def test_a_large_root_unit_is_a_hint():
@@ -45,15 +45,15 @@ def test_a_large_root_unit_is_a_hint():
 
 def test_a_small_model_is_no_reason_for_concern():
     small = ModelSize(2, "fsdp", MIB // 2, MIB // 2, MIB, "summary.json", 2)
-    found = decide(job(small, call("unit", 0, full_bytes=MIB // 2)))
-    assert (found.status, text_of(found).summary) == ("ruled_out", "All parameters together are small.")
+    finding = decide(job(small, call("unit", 0, full_bytes=MIB // 2)))
+    assert (finding.status, text_of(finding).summary) == ("ruled_out", "All parameters together are small.")
 
 
 def test_without_the_size_of_the_model_it_stays_open():
-    found = decide(job(ModelSize(2, ""), call("unit", 100)))
-    assert found.status == "undecided"
-    assert "one unit that is used several times" in text_of(found).summary
-    assert text_of(found).missing
+    finding = decide(job(ModelSize(2, ""), call("unit", 100)))
+    assert finding.status == "undecided"
+    assert "one unit that is used several times" in text_of(finding).summary
+    assert text_of(finding).missing
     unsharded = decide(job(ModelSize(2, "ddp", shards=1)))
     assert (unsharded.status, text_of(unsharded).measured) == ("ruled_out", "strategy ddp shards no parameters")
     nothing = decide(job(ModelSize(2, "")))

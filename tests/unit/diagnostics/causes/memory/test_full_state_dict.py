@@ -16,47 +16,47 @@ from tests.unit.diagnostics.causes.memory.gathering import MIB, SITE, call, job,
 
 def curve(*spans: tuple[float, float | None]) -> Curve:
     """Gathered outputs of 25 MiB, alive from one moment to another."""
-    made = Curve(0, 0)
-    made.allocations = [Allocation(25 * MIB, start, None, "", "", end, gathered=True) for start, end in spans]
-    return made
+    result = Curve(0, 0)
+    result.allocations = [Allocation(25 * MIB, start, None, "", "", end, gathered=True) for start, end in spans]
+    return result
 
 
 def decided(
     *spans: tuple[float, float | None], count: int = 4, run: dict[str, Any] | None = None, **more: Any
 ) -> Finding:
-    made = job(sharded(), *[call("library", 25, **more)] * count, run=run)
-    for rank in made.ranks.values():
+    job_memory = job(sharded(), *[call("library", 25, **more)] * count, run=run)
+    for rank in job_memory.ranks.values():
         rank.curve = curve(*spans) if spans else None
-    found = decide(made)
-    return found
+    finding = decide(job_memory)
+    return finding
 
 
 TOGETHER = ((0, None), (1, None), (2, None), (3, None))
 
 
 def test_parameters_that_are_kept_until_all_are_there() -> None:
-    found = decided(*TOGETHER, site=SITE)
-    text = text_of(found)
-    assert (found.status, found.ranks) == ("confirmed", (0, 1))
-    assert found.cost is not None and found.cost.value == 100 * MIB and found.where[0].line == 58
+    finding = decided(*TOGETHER, site=SITE)
+    text = text_of(finding)
+    assert (finding.status, finding.ranks) == ("confirmed", (0, 1))
+    assert finding.cost is not None and finding.cost.value == 100 * MIB and finding.where[0].line == 58
     assert "4 gathers collect all parameters, 100 MiB of them alive at once" in text.summary
     assert text.remedies[0].change.startswith("save sharded with torch.distributed.checkpoint")
 
 
 def test_with_the_optimizer_it_is_more_than_the_parameters() -> None:
-    found = decided(*TOGETHER, count=12)
-    assert "12 gathers collect all parameters and optimizer states" in text_of(found).summary
+    finding = decided(*TOGETHER, count=12)
+    assert "12 gathers collect all parameters and optimizer states" in text_of(finding).summary
 
 
 def test_one_after_the_other_is_how_it_should_be() -> None:
-    found = decided((0, 1), (1, 2), (2, 3), (3, 4))
-    text = text_of(found)
-    assert found.status == "ruled_out" and text.measured == "4 gathers, at most 25 MiB of 100 MiB alive together"
+    finding = decided((0, 1), (1, 2), (2, 3), (3, 4))
+    text = text_of(finding)
+    assert finding.status == "ruled_out" and text.measured == "4 gathers, at most 25 MiB of 100 MiB alive together"
 
 
 def test_half_of_the_parameters_at_one_moment_count() -> None:
-    found = decided((0, 2), (1, 3), (3, 4), (4, 5))
-    assert found.status == "confirmed" and text_of(found).measured == "50 MiB alive at once"
+    finding = decided((0, 2), (1, 3), (3, 4), (4, 5))
+    assert finding.status == "confirmed" and text_of(finding).measured == "50 MiB alive at once"
 
 
 def test_a_run_of_dtk_gets_an_override() -> None:
@@ -65,8 +65,8 @@ def test_a_run_of_dtk_gets_an_override() -> None:
 
 
 def test_without_lifetimes_it_stays_open() -> None:
-    found = decided()
-    assert found.status == "undecided" and "profile_memory=True" in text_of(found).missing
+    finding = decided()
+    assert finding.status == "undecided" and "profile_memory=True" in text_of(finding).missing
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -75,25 +75,25 @@ def test_less_than_the_model_is_no_state_dict(count: int) -> None:
 
 
 def test_each_of_several_checkpoints_counts_for_itself() -> None:
-    made = job(sharded(), *(call("library", 25, step=step) for step in (10, 20) for _ in range(4)))
-    for rank in made.ranks.values():
+    job_memory = job(sharded(), *(call("library", 25, step=step) for step in (10, 20) for _ in range(4)))
+    for rank in job_memory.ranks.values():
         rank.curve = curve(*TOGETHER)
-    found = decide(made)
-    assert found.step == 10 and "4 gathers collect all parameters, " in text_of(found).summary
+    finding = decide(job_memory)
+    assert finding.step == 10 and "4 gathers collect all parameters, " in text_of(finding).summary
 
 
 def test_a_dump_tells_the_line_that_the_trace_does_not() -> None:
-    made = job(sharded(), *[call("library", 25)] * 4)
-    for rank in made.ranks.values():
+    job_memory = job(sharded(), *[call("library", 25)] * 4)
+    for rank in job_memory.ranks.values():
         rank.curve = curve(*TOGETHER)
-    made.ranks[1].flight = Traffic(gathers=[call("state_dict", 25, site=SITE)])
-    found = decide(made)
-    assert found.where[0].line == 58
+    job_memory.ranks[1].flight = Traffic(gathers=[call("state_dict", 25, site=SITE)])
+    finding = decide(job_memory)
+    assert finding.where[0].line == 58
 
 
 def test_a_strategy_that_shards_nothing_gathers_nothing() -> None:
-    found = decide(job(ModelSize(2, "ddp", shards=1)))
-    assert (found.status, text_of(found).measured) == ("ruled_out", "strategy ddp shards no parameters")
+    finding = decide(job(ModelSize(2, "ddp", shards=1)))
+    assert (finding.status, text_of(finding).measured) == ("ruled_out", "strategy ddp shards no parameters")
 
 
 FULL = "Of the allocated memory 36.61 GiB is allocated by PyTorch, and 0.57 GiB is reserved by PyTorch but unallocated."
@@ -111,7 +111,7 @@ def raised_in(function: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (raised_in("_full_pre_state_dict_hook"), True),
         (raised_in("_sharded_pre_state_dict_hook"), False),
@@ -119,8 +119,8 @@ def raised_in(function: str) -> str:
         (f"UserWarning: Failed to clone() tensor with name lm_head.weight on rank 1. Error: {OOM}\n", True),
     ],
 )
-def test_memory_that_ran_out_while_it_was_gathered(tmp_path: Path, text: str, found: bool) -> None:
+def test_memory_that_ran_out_while_it_was_gathered(tmp_path: Path, text: str, expected: bool) -> None:
     (tmp_path / "job.log").write_text(text)
     report = diagnose(tmp_path)
     assert report.outcome == "oom"
-    assert any(root.cause == "memory.full_state_dict" for root in report.root_causes) == found
+    assert any(root.cause == "memory.full_state_dict" for root in report.root_causes) == expected

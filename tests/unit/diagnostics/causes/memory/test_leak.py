@@ -18,10 +18,10 @@ def leak_of(folder, allocated, resident=None):
 
 
 def test_a_steady_rise_is_a_leak_with_its_cost(tmp_path):
-    found = leak_of(tmp_path, [(100 + 2 * n) * MIB for n in range(60)])
-    assert (found.status, found.ranks, found.confidence) == ("confirmed", (0,), CERTAIN)
-    assert found.cost.value == pytest.approx(100 * 2 * MIB, rel=0.01)
-    text = text_of(found)
+    result = leak_of(tmp_path, [(100 + 2 * n) * MIB for n in range(60)])
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (0,), CERTAIN)
+    assert result.cost.value == pytest.approx(100 * 2 * MIB, rel=0.01)
+    text = text_of(result)
     assert text.summary == "Each step leaves 2 MiB behind on rank 0: 200 MiB after 100 steps."
     assert "keeps the step's tensors" in text.remedies[0].change
 
@@ -49,21 +49,21 @@ def test_the_process_needs_more_steps_and_more_growth(tmp_path):
     for name, steps, each, expected in (("few", 30, 10, "ruled_out"), ("many", 80, 10, "confirmed")):
         (tmp_path / name).mkdir()
         rank_file(tmp_path / name, None, [(500 + each * n) * MIB for n in range(steps)])
-        found = findings(tmp_path / name)["leak"]
-        assert found.status == expected
-    assert found.confidence == POSSIBLE, "the process holds more than tensors"
+        leak = findings(tmp_path / name)["leak"]
+        assert leak.status == expected
+    assert leak.confidence == POSSIBLE, "the process holds more than tensors"
 
 
 def test_few_steps_stay_open(tmp_path):
-    found = leak_of(tmp_path, [(100 + 2 * n) * MIB for n in range(9)])
-    assert found.status == "undecided"
-    assert "two steps" in text_of(found).missing
+    result = leak_of(tmp_path, [(100 + 2 * n) * MIB for n in range(9)])
+    assert result.status == "undecided"
+    assert "two steps" in text_of(result).missing
 
 
 def test_a_line_has_its_slope_and_rises_everywhere():
-    found = growth([(step, 1000 + 50 * step) for step in range(100)])
-    assert (found.first_half, found.second_half, found.rising) == (50, 50, 1.0)
-    assert found.steps == 99
+    result = growth([(step, 1000 + 50 * step) for step in range(100)])
+    assert (result.first_half, result.second_half, result.rising) == (50, 50, 1.0)
+    assert result.steps == 99
 
 
 def test_outliers_do_not_move_the_slope():
@@ -75,10 +75,10 @@ def test_outliers_do_not_move_the_slope():
 
 
 def test_warm_up_shows_as_a_flat_second_half():
-    found = growth([(step, min(step, 40) * 1000) for step in range(100)])
-    assert found.first_half > 500
-    assert found.second_half == 0
-    assert found.rising < 1
+    result = growth([(step, min(step, 40) * 1000) for step in range(100)])
+    assert result.first_half > 500
+    assert result.second_half == 0
+    assert result.rising < 1
 
 
 def test_few_points_say_nothing():
@@ -88,6 +88,6 @@ def test_few_points_say_nothing():
 
 
 def test_long_series_are_thinned():
-    found = growth([(step, 3 * step) for step in range(50 * MAX_POINTS)])
-    assert found.second_half == 3
-    assert found.steps == 50 * MAX_POINTS - 1
+    result = growth([(step, 3 * step) for step in range(50 * MAX_POINTS)])
+    assert result.second_half == 3
+    assert result.steps == 50 * MAX_POINTS - 1

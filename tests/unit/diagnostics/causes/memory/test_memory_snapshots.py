@@ -152,7 +152,7 @@ def test_what_stays_of_two_steps_only_is_no_leak(tmp_path: Path) -> None:
 def test_a_rise_without_stacks_is_told_but_may_be_the_layers_of_a_forward_pass(tmp_path: Path) -> None:
     report = Job().steps(8, keeps_mib=64).without_stacks().diagnosed(tmp_path)
     assert not report.root_causes and report.outcome == "undecided"
-    (leak,) = [one.finding for one in report.findings if one.finding.cause == "memory.leak"]
+    (leak,) = [finding.finding for finding in report.findings if finding.finding.cause == "memory.leak"]
     assert leak.status == "undecided" and "leaves 64 MiB more behind on rank 1" in text_of(leak).summary
     assert "leaves 64 MiB more behind on rank 1" in headline(report)
 
@@ -162,18 +162,18 @@ def test_a_full_state_dict_in_the_peak_of_a_job_that_went_on(
     tmp_path: Path, tensors: int, at_once: bool, is_cause: bool
 ) -> None:
     """Exported one by one, each tensor is freed before the next."""
-    job, held = Job(), []
+    job, kept = Job(), []
     for _ in range(10):
         job.allocate(20, frames(f"{_TORCH}nn/modules/linear.py:100 __init__", "/job/train.py:10 build"))
     job.steps(3)
     for _ in range(tensors):
-        held.append(job.allocate(40, GATHERED))
+        kept.append(job.allocate(40, GATHERED))
         if not at_once:
-            job.free(held.pop())
-    for address in held:
+            job.free(kept.pop())
+    for address in kept:
         job.free(address)
     report = job.steps(2, first=3).diagnosed(tmp_path)
-    assert [one.cause for one in report.root_causes] == (["memory.full_state_dict"] if is_cause else [])
+    assert [root_cause.cause for root_cause in report.root_causes] == (["memory.full_state_dict"] if is_cause else [])
     if is_cause:
         (cause,) = report.root_causes
         assert (report.outcome, cause.ranks, cause.where[0].line) == ("at_risk", (1,), 22)
@@ -183,8 +183,8 @@ def test_a_full_state_dict_in_the_peak_of_a_job_that_went_on(
 def test_a_snapshot_that_shows_nothing_wrong_is_not_healthy_and_tells_what_it_holds(tmp_path: Path) -> None:
     report = Job().steps(8).diagnosed(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
-    told = headline(report)
-    assert "in tensors on rank 1" in told and "activations" in told and "optimizer states (" in told
+    text = headline(report)
+    assert "in tensors on rank 1" in text and "activations" in text and "optimizer states (" in text
 
 
 def test_activations_that_fill_the_device_as_memory_runs_out(tmp_path: Path) -> None:
@@ -216,9 +216,9 @@ def test_a_request_that_cannot_fit_confirms_nothing_and_is_told(tmp_path: Path) 
 def test_figures_are_those_of_the_moment_of_failure_not_of_the_snapshot(tmp_path: Path) -> None:
     """An exception lets go of tensors before `except` takes the snapshot: nothing was unused as the request failed."""
     job = Job().steps(1)
-    held = [job.allocate(200, FORWARD) for _ in range(5)]
+    kept = [job.allocate(200, FORWARD) for _ in range(5)]
     job.run_out(100, FORWARD)
-    for address in held:
+    for address in kept:
         job.free(address)
     report = job.diagnosed(tmp_path)
     assert [cause.cause for cause in report.root_causes] == ["memory.activations"]

@@ -24,10 +24,10 @@ def out_of_memory(folder: Path, size: ModelSize) -> JobMemory:
 
 
 def test_states_that_do_not_fit_are_confirmed_with_what_sharding_saves(tmp_path):
-    found = decide(out_of_memory(tmp_path, paper("ddp", 1)))
-    assert found.status == "confirmed"
-    assert found.ranks == tuple(range(64))
-    text = text_of(found)
+    finding = decide(out_of_memory(tmp_path, paper("ddp", 1)))
+    assert finding.status == "confirmed"
+    assert finding.ranks == tuple(range(64))
+    text = text_of(finding)
     assert "112 GiB" in text.summary
     assert text.remedies[0].saves == "110 GiB of 112 GiB"
     assert decide(out_of_memory(tmp_path, paper("zero3", 64))).status == "ruled_out"
@@ -36,8 +36,8 @@ def test_states_that_do_not_fit_are_confirmed_with_what_sharding_saves(tmp_path)
 def test_without_a_device_or_a_model_it_stays_open(tmp_path):
     job = out_of_memory(tmp_path, paper("ddp", 1))
     job.ran_out = [replace(record, total_bytes=None) for record in job.ran_out]
-    found = decide(job)
-    assert found.status == "undecided" and "112 GiB on each rank" in text_of(found).summary
+    finding = decide(job)
+    assert finding.status == "undecided" and "112 GiB on each rank" in text_of(finding).summary
     unknown = decide(out_of_memory(tmp_path, ModelSize(64, "")))
     assert unknown.status == "undecided"
     assert "optimizer" in text_of(unknown).missing

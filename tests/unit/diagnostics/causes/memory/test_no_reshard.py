@@ -16,27 +16,27 @@ def blocks(gathers: int, count: int = 4) -> dict[str, UnitUse]:
 
 @pytest.mark.parametrize(("gathers", "status"), [(2, "confirmed"), (3, "ruled_out"), (4, "ruled_out")])
 def test_units_that_are_gathered_once_a_step_are_kept(gathers, status):
-    found = decide(job(sharded(), call("unit", 10), units=blocks(gathers)))
-    assert found.status == status
+    finding = decide(job(sharded(), call("unit", 10), units=blocks(gathers)))
+    assert finding.status == status
 
 
 def test_the_cost_is_all_but_the_units_in_use():
-    found = decide(job(sharded(), call("unit", 10), units=blocks(2)))
-    assert (found.ranks, found.cost.value) == ((0, 1), 20 * MIB)
-    text = text_of(found)
+    finding = decide(job(sharded(), call("unit", 10), units=blocks(2)))
+    assert (finding.ranks, finding.cost.value) == ((0, 1), 20 * MIB)
+    text = text_of(finding)
     assert text.summary.startswith(
         "4 units are gathered once per step and kept from forward to backward: 40 MiB on ranks 0 and 1."
     )
     assert "reshard_after_forward=True" in text.remedies[0].change
     of_dtk = decide(job(sharded(), call("unit", 10), units=blocks(2), run={}))
     assert text_of(of_dtk).remedies[0].change == "strategy.reshard_after_forward=true"
-    assert of_dtk.confidence > found.confidence
+    assert of_dtk.confidence > finding.confidence
 
 
 def test_two_blocks_are_in_use_anyway():
-    found = decide(job(sharded(), call("unit", 10), units=blocks(2, count=2)))
-    assert found.status == "ruled_out"
-    assert "costs little" in text_of(found).summary
+    finding = decide(job(sharded(), call("unit", 10), units=blocks(2, count=2)))
+    assert finding.status == "ruled_out"
+    assert "costs little" in text_of(finding).summary
 
 
 def test_the_last_block_alone_may_be_kept():
@@ -53,9 +53,9 @@ def test_the_last_block_alone_may_be_kept():
     ],
 )
 def test_what_keeps_nothing_is_ruled_out(size, said):
-    found = decide(job(size))
-    assert found.status == "ruled_out"
-    assert said in text_of(found).summary
+    finding = decide(job(size))
+    assert finding.status == "ruled_out"
+    assert said in text_of(finding).summary
 
 
 @pytest.mark.parametrize(("declared", "status"), [(True, "ruled_out"), (False, "confirmed"), (None, "undecided")])
@@ -63,7 +63,7 @@ def test_without_traces_the_configuration_decides(declared, status):
     jobs = job(sharded(), run={"strategy": {"reshard_after_forward": declared}})
     for rank in jobs.ranks.values():
         rank.trace = None
-    found = decide(jobs)
-    assert found.status == status
+    finding = decide(jobs)
+    assert finding.status == status
     if status == "confirmed":
-        assert "from forward to backward (reshard_after_forward=false): " in text_of(found).summary
+        assert "from forward to backward (reshard_after_forward=false): " in text_of(finding).summary

@@ -18,20 +18,20 @@ UNLISTED = {
 
 
 def test_other_processes_on_the_device(tmp_path):
-    found = findings(job_of(tmp_path, OTHERS))
-    assert confirmed(found) == ["non_torch"]
-    assert "other processes" in text_of(found["non_torch"]).summary
-    assert found["non_torch"].cost.value == pytest.approx(21.1 * GIB, rel=0.01)
+    result = findings(job_of(tmp_path, OTHERS))
+    assert confirmed(result) == ["non_torch"]
+    assert "other processes" in text_of(result["non_torch"]).summary
+    assert result["non_torch"].cost.value == pytest.approx(21.1 * GIB, rel=0.01)
 
 
 @pytest.mark.parametrize("version", UNLISTED)
 def test_other_processes_that_the_message_does_not_list(tmp_path, version):
     """Total - free - this process, as in a container, where torch does not see the other processes."""
-    found = findings(job_of(tmp_path, UNLISTED[version]))
-    assert confirmed(found) == ["non_torch"]
-    assert "31.4 GiB of 39.5 GiB is held by other processes" in text_of(found["non_torch"]).summary
-    assert found["non_torch"].cost.value == pytest.approx(31.4 * GIB, rel=0.01)
-    assert found["non_torch"].ranks == (3,)
+    result = findings(job_of(tmp_path, UNLISTED[version]))
+    assert confirmed(result) == ["non_torch"]
+    assert "31.4 GiB of 39.5 GiB is held by other processes" in text_of(result["non_torch"]).summary
+    assert result["non_torch"].cost.value == pytest.approx(31.4 * GIB, rel=0.01)
+    assert result["non_torch"].ranks == (3,)
 
 
 def test_torch_1_gives_the_sum_that_it_reserves(tmp_path):
@@ -39,9 +39,9 @@ def test_torch_1_gives_the_sum_that_it_reserves(tmp_path):
         "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 39.59 GiB total capacity; 7.00 GiB already allocated; "
         "1.10 GiB free; 8.00 GiB reserved in total by PyTorch)"
     )
-    found = findings(job_of(tmp_path, text, "RuntimeError"))
-    assert confirmed(found) == ["non_torch"]
-    assert found["non_torch"].cost.value == pytest.approx(30.49 * GIB, rel=0.01)
+    result = findings(job_of(tmp_path, text, "RuntimeError"))
+    assert confirmed(result) == ["non_torch"]
+    assert result["non_torch"].cost.value == pytest.approx(30.49 * GIB, rel=0.01)
 
 
 def test_a_process_that_does_not_recognise_its_own_number_is_no_other_process(tmp_path):
@@ -54,9 +54,9 @@ def test_a_process_that_does_not_recognise_its_own_number_is_no_other_process(tm
 
 
 def test_memory_of_this_process_outside_pytorch(tmp_path):
-    found = findings(job_of(tmp_path, NCCL))
-    assert confirmed(found) == ["non_torch"]
-    assert "NCCL" in text_of(found["non_torch"]).summary
+    result = findings(job_of(tmp_path, NCCL))
+    assert confirmed(result) == ["non_torch"]
+    assert "NCCL" in text_of(result["non_torch"]).summary
 
 
 def test_a_limit_that_the_process_set_itself_is_not_the_memory_of_others(tmp_path):

@@ -25,8 +25,8 @@ def test_what_counts_as_copies(more, status):
 
 
 def test_small_outputs_are_none():
-    found = decide(job(sharded(), call("user", 4, is_list=True)))
-    assert (found.status, text_of(found).summary) == ("ruled_out", "No gather that the code issues is large.")
+    finding = decide(job(sharded(), call("user", 4, is_list=True)))
+    assert (finding.status, text_of(finding).summary) == ("ruled_out", "No gather that the code issues is large.")
     assert decide(job(ModelSize(2, ""), call("user", 63, is_list=True))).status == "ruled_out"
     assert decide(job(ModelSize(2, ""), call("user", 64, is_list=True))).status == "confirmed"
 
@@ -47,11 +47,11 @@ def test_what_is_scattered_again_is_sequence_parallelism():
     ],
 )
 def test_remedies_fit_what_is_collected(more, change):
-    found = decide(job(sharded(), call(**{"kind": "user", "mib": 20, "site": SITE, **more})))
-    assert found.ranks == (0, 1)
-    assert found.cost.value == 20 * MIB
-    assert text_of(found).remedies[0].change.startswith(change)
-    assert "from each of the 2 ranks" in text_of(found).summary
+    finding = decide(job(sharded(), call(**{"kind": "user", "mib": 20, "site": SITE, **more})))
+    assert finding.ranks == (0, 1)
+    assert finding.cost.value == 20 * MIB
+    assert text_of(finding).remedies[0].change.startswith(change)
+    assert "from each of the 2 ranks" in text_of(finding).summary
 
 
 @pytest.mark.parametrize(("ranks", "steps", "status"), [(1, 2, "ruled_out"), (2, 2, "confirmed"), (1, 3, "confirmed")])

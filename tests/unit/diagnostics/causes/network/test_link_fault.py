@@ -91,7 +91,7 @@ def test_an_event_of_a_port_fails_a_link_only_where_communication_ended(
 ) -> None:
     report = said(tmp_path, *before, ASYNC + event, *after)
     assert any(root.cause == "network.link_fault" for root in report.root_causes) == is_link
-    finding = next(one.finding for one in report.findings if one.finding.cause == "network.link_fault")
+    finding = next(item.finding for item in report.findings if item.finding.cause == "network.link_fault")
     assert is_link or ("A port reported an error" in text_of(finding).summary and finding.status == "undecided")
 
 
@@ -145,7 +145,7 @@ QP = "n:77:90 [3] ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with "
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "text"),
     [
         (f"n:77:90 [0] net_ib.cc:839 NCCL WARN {OLD}", "status 12 between n and a peer"),
         (f"what(): NCCL error: remote process exited, NCCL version 2.14.3 Last error: {OLD}", "status 12 between"),
@@ -156,9 +156,9 @@ QP = "n:77:90 [3] ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with "
         (OFI + "5. Flags: 9. Error: 14 (Unreachable remote (never received a response))", "(Unreachable remote)"),
     ],
 )
-def test_older_texts_and_connections_that_were_never_made(tmp_path: Path, line: str, told: str) -> None:
+def test_older_texts_and_connections_that_were_never_made(tmp_path: Path, line: str, text: str) -> None:
     (root,) = said(tmp_path, line).root_causes
-    assert root.cause == "network.link_fault" and told in text_of(root).summary
+    assert root.cause == "network.link_fault" and text in text_of(root).summary
 
 
 def test_a_device_that_is_not_there_is_no_link(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def failure(status: int = 12, host: str = "a", peer: str = "10.0.0.2", **more: s
 
 @pytest.mark.parametrize("status", [5, 12, 13, 4, None])
 def test_only_some_statuses_speak_of_the_way_between_two_ports(status: int) -> None:
-    found = faults(failure(status))
-    assert len(found.completions) == (status in RETRY_EXCEEDED)
-    assert found.without == "followed"
+    link_faults = faults(failure(status))
+    assert len(link_faults.completions) == (status in RETRY_EXCEEDED)
+    assert link_faults.without == "followed"
 
 
 def test_ports_and_links() -> None:
@@ -196,15 +196,15 @@ def test_ports_and_links() -> None:
         fact("nccl_ib_async", 0, failed="port error", device="mlx5_0"),
         fact("nccl_ib_async", 0, device="mlx5_0"),
     )
-    found = faults(failed, soft, fact("link_down", device="eth0"), fact("nccl_net", 0), fact("nccl_result", 0))
-    assert (len(found.ports), len(found.down), len(found.completions)) == (1, 1, 0)
+    link_faults = faults(failed, soft, fact("link_down", device="eth0"), fact("nccl_net", 0), fact("nccl_result", 0))
+    assert (len(link_faults.ports), len(link_faults.down), len(link_faults.completions)) == (1, 1, 0)
     alone = faults(failed, soft, fact("link_down", device="eth0"))
     assert (len(alone.ports), alone.without) == (0, "event")
 
 
 def test_pairs_of_hosts_the_most_frequent_first() -> None:
-    found = faults(failure(), failure(host="b", peer="10.0.0.9"), failure(host="b", peer="10.0.0.9"))
-    assert found.pairs == (("b", "10.0.0.9"), ("a", "10.0.0.2"))
+    link_faults = faults(failure(), failure(host="b", peer="10.0.0.9"), failure(host="b", peer="10.0.0.9"))
+    assert link_faults.pairs == (("b", "10.0.0.9"), ("a", "10.0.0.2"))
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ BAD = [*GOOD, *({"step": step, "loss": NAN, "grad_norm": NAN} for step in range(
 
 
 def decide(evidence):
-    (found,) = CAUSE.decide(CAUSE.facts(evidence))
-    assert text_of(found).summary
-    return found
+    (result,) = CAUSE.decide(CAUSE.facts(evidence))
+    assert text_of(result).summary
+    return result
 
 
-def changes(found):
-    return [remedy.change for remedy in text_of(found).remedies if remedy.kind == "override"]
+def changes(result):
+    return [remedy.change for remedy in text_of(result).remedies if remedy.kind == "override"]
 
 
 def test_the_rank_whose_own_loss_broke_first_is_named(tmp_path):
@@ -34,62 +34,62 @@ def test_the_rank_whose_own_loss_broke_first_is_named(tmp_path):
         1: [non_finite(5), non_finite(5, "grad_norm")],
         2: [non_finite(5, "grad_norm"), non_finite(6)],
     }
-    found = decide(run(tmp_path, events, world_size=3))
-    assert (found.status, found.ranks, found.victims, found.step) == ("confirmed", (1,), (0, 2), 5)
-    assert text_of(found).summary.startswith("The loss of rank 1 became nan at step 5;")
-    assert (found.cost.value, found.cost.unit) == (4.0, "steps lost")
-    assert found.evidence[0].file == "events/rank_00001.jsonl"
-    assert "rank 1 in step 5" in text_of(found).remedies[0].change
-    assert found.confidence > 0.9
+    finding = decide(run(tmp_path, events, world_size=3))
+    assert (finding.status, finding.ranks, finding.victims, finding.step) == ("confirmed", (1,), (0, 2), 5)
+    assert text_of(finding).summary.startswith("The loss of rank 1 became nan at step 5;")
+    assert (finding.cost.value, finding.cost.unit) == (4.0, "steps lost")
+    assert finding.evidence[0].file == "events/rank_00001.jsonl"
+    assert "rank 1 in step 5" in text_of(finding).remedies[0].change
+    assert finding.confidence > 0.9
 
 
 def test_when_all_ranks_break_at_once_nobody_is_blamed(tmp_path):
     write(tmp_path, BAD)
-    found = decide(run(tmp_path, {rank: [non_finite(5)] for rank in range(2)}))
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (), ())
-    assert "did not begin on a single rank" in text_of(found).summary
-    assert changes(found) == ["optimizer.lr=0.001"]
+    finding = decide(run(tmp_path, {rank: [non_finite(5)] for rank in range(2)}))
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), ())
+    assert "did not begin on a single rank" in text_of(finding).summary
+    assert changes(finding) == ["optimizer.lr=0.001"]
 
 
 def test_ranks_without_a_record_lower_the_confidence(tmp_path):
-    found = decide(run(tmp_path, {0: [non_finite(6)], 1: [non_finite(5)]}, world_size=4))
-    assert found.ranks == (1,)
-    assert found.confidence == 0.8
-    assert "2 ranks left no record" in text_of(found).summary
+    finding = decide(run(tmp_path, {0: [non_finite(6)], 1: [non_finite(5)]}, world_size=4))
+    assert finding.ranks == (1,)
+    assert finding.confidence == 0.8
+    assert "2 ranks left no record" in text_of(finding).summary
 
 
 def test_a_gradient_that_broke_before_the_loss_names_the_parameter(tmp_path):
     gradient = {"parameter": "blocks.1.mlp.up.weight", "parameters_affected": 1, "parameters_seen": 40}
     events = {rank: [non_finite(5, "grad_norm", "inf", **gradient), non_finite(6)] for rank in range(2)}
-    found = decide(run(tmp_path, events))
-    assert (found.status, found.ranks, found.step) == ("confirmed", (), 5)
-    assert "blocks.1.mlp.up.weight (1 of 40 parameters)" in text_of(found).summary
-    assert "do not show on which rank it began" in text_of(found).summary
+    finding = decide(run(tmp_path, events))
+    assert (finding.status, finding.ranks, finding.step) == ("confirmed", (), 5)
+    assert "blocks.1.mlp.up.weight (1 of 40 parameters)" in text_of(finding).summary
+    assert "do not show on which rank it began" in text_of(finding).summary
 
 
 def test_a_norm_that_overflows_by_itself(tmp_path):
-    found = decide(run(tmp_path, {0: [non_finite(5, "grad_norm", "inf", parameters_seen=40, parameter=None)]}, 1))
-    assert "sum of squares overflowed" in text_of(found).summary
-    assert found.ranks == (0,)
+    finding = decide(run(tmp_path, {0: [non_finite(5, "grad_norm", "inf", parameters_seen=40, parameter=None)]}, 1))
+    assert "sum of squares overflowed" in text_of(finding).summary
+    assert finding.ranks == (0,)
 
 
 def test_metrics_alone_give_the_step_but_no_rank(tmp_path):
     write(tmp_path, [*GOOD, {"step": 10, "loss": NAN, "grad_norm": NAN}])
-    found = decide(run(tmp_path))
-    assert (found.status, found.ranks, found.step) == ("confirmed", (), 10)
-    assert "after step 4" in text_of(found).summary
-    assert (found.evidence[0].file, found.evidence[0].line) == ("metrics.jsonl", 5)
+    finding = decide(run(tmp_path))
+    assert (finding.status, finding.ranks, finding.step) == ("confirmed", (), 10)
+    assert "after step 4" in text_of(finding).summary
+    assert (finding.evidence[0].file, finding.evidence[0].line) == ("metrics.jsonl", 5)
 
 
 def test_finite_figures_rule_it_out(tmp_path):
     write(tmp_path, GOOD)
-    found = decide(run(tmp_path))
-    assert (found.status, text_of(found).measured) == ("ruled_out", "0 of 4 records")
+    finding = decide(run(tmp_path))
+    assert (finding.status, text_of(finding).measured) == ("ruled_out", "0 of 4 records")
 
 
 def test_without_a_record_it_stays_open(tmp_path):
-    found = decide(run(tmp_path))
-    assert found.status == "undecided" and text_of(found).missing
+    finding = decide(run(tmp_path))
+    assert finding.status == "undecided" and text_of(finding).missing
     assert decide(foreign(tmp_path)).status == "undecided"
 
 
@@ -109,20 +109,20 @@ def test_an_overflow_under_loss_scaling_is_no_fault(tmp_path):
 def test_remedies_fit_the_configuration(tmp_path):
     rising = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 9.0}, {"step": 3, "loss": NAN}]
     write(tmp_path, rising)
-    found = decide(run(tmp_path, train={"clip_norm": None}))
-    assert changes(found) == ["train.clip_norm=1.0", "optimizer.lr=0.001"]
-    assert "had risen" in [remedy.why for remedy in text_of(found).remedies][1]
+    finding = decide(run(tmp_path, train={"clip_norm": None}))
+    assert changes(finding) == ["train.clip_norm=1.0", "optimizer.lr=0.001"]
+    assert "had risen" in [remedy.why for remedy in text_of(finding).remedies][1]
 
 
 def test_anomaly_detection_names_the_function(tmp_path):
-    found = decide(foreign(tmp_path, "", "Function 'SqrtBackward0' returned nan values in its 0th output."))
-    assert (found.status, found.ranks) == ("confirmed", (1,))
-    assert "SqrtBackward0" in text_of(found).summary
+    finding = decide(foreign(tmp_path, "", "Function 'SqrtBackward0' returned nan values in its 0th output."))
+    assert (finding.status, finding.ranks) == ("confirmed", (1,))
+    assert "SqrtBackward0" in text_of(finding).summary
 
 
 def test_the_rank_that_checks_is_not_blamed(tmp_path):
-    found = decide(foreign(tmp_path, "Loss is nan, stopping training"))
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (), (0,))
+    finding = decide(foreign(tmp_path, "Loss is nan, stopping training"))
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), (0,))
 
 
 @pytest.mark.parametrize("text", ["could not find nano", "loss function missing", "gradient information is lost"])
@@ -145,9 +145,9 @@ def test_words_that_only_look_like_it(tmp_path, text):
 )
 def test_a_log_that_prints_its_loss(tmp_path, text, step):
     (tmp_path / "train.log").write_text(text)
-    found = decide(gather(tmp_path, Limits()))
-    assert (found.status, found.step, found.ranks) == ("confirmed", step, ())
-    assert "train.log:" in text_of(found).summary
+    finding = decide(gather(tmp_path, Limits()))
+    assert (finding.status, finding.step, finding.ranks) == ("confirmed", step, ())
+    assert "train.log:" in text_of(finding).summary
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_rank_is_named_if_the_others_printed_a_finite_loss_in_that_step(tmp_pa
         if rank == 1 or step % every == 0
     ]
     (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
-    found = decide(gather(tmp_path, Limits()))
-    assert (found.status, found.step, found.ranks) == ("confirmed", 57, ranks)
+    finding = decide(gather(tmp_path, Limits()))
+    assert (finding.status, finding.step, finding.ranks) == ("confirmed", 57, ranks)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def test_the_error_of_the_trainer_names_the_ranks_that_gave_up(tmp_path: Path) -
 
 def test_printed_steps_that_go_on_rule_it_out(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(log("hf", falling(40), [1.0] * 40))
-    (found,) = (one.finding for one in diagnose(tmp_path).findings if one.finding.cause == "numeric.overflow")
-    assert found.status == "ruled_out"
-    assert text_of(found).measured == "40 recorded steps; the last ones were not skipped"
+    (finding,) = (item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.overflow")
+    assert finding.status == "ruled_out"
+    assert text_of(finding).measured == "40 recorded steps; the last ones were not skipped"
 
 
 def test_the_trainers_last_word_without_frames_and_rank_is_enough(tmp_path: Path) -> None:

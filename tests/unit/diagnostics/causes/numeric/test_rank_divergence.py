@@ -11,31 +11,31 @@ CAUSE = by_id()["numeric.rank_divergence"]
 
 
 def decide(evidence):
-    (found,) = CAUSE.decide(CAUSE.facts(evidence))
-    assert text_of(found).summary
-    return found
+    (result,) = CAUSE.decide(CAUSE.facts(evidence))
+    assert text_of(result).summary
+    return result
 
 
 def test_the_odd_replica_is_named_with_its_parameter(tmp_path):
     group = [0, 1, 2, 3]
     events = {rank: [drift(200, [2], group, parameter="head.weight" if rank == 2 else None)] for rank in group}
     events[0].insert(0, equal(100))
-    found = decide(run(tmp_path, events, 4, last_step=250))
-    assert (found.status, found.ranks, found.step, found.group.ranks) == ("confirmed", (2,), 200, (0, 1, 2, 3))
-    assert text_of(found).summary == (
+    finding = decide(run(tmp_path, events, 4, last_step=250))
+    assert (finding.status, finding.ranks, finding.step, finding.group.ranks) == ("confirmed", (2,), 200, (0, 1, 2, 3))
+    assert text_of(finding).summary == (
         "Rank 2 drifted apart from the other replicas between step 100 and step 200, first in head.weight "
         "(1 of 40 parameters)."
     )
-    assert (found.cost.value, found.cost.unit) == (51.0, "steps lost")
-    assert found.evidence[0].file == "events/rank_00000.jsonl"
+    assert (finding.cost.value, finding.cost.unit) == (51.0, "steps lost")
+    assert finding.evidence[0].file == "events/rank_00000.jsonl"
 
 
 def test_two_replicas_are_a_tie(tmp_path):
     events = {0: [drift(100, [0, 1], [0, 1], True)], 1: [drift(100, [0, 1], [0, 1], True, "head.weight")]}
-    found = decide(run(tmp_path, events))
-    assert found.ranks == (0, 1)
-    assert "it is a tie" in text_of(found).summary
-    assert "no later than step 100" in text_of(found).summary
+    finding = decide(run(tmp_path, events))
+    assert finding.ranks == (0, 1)
+    assert "it is a tie" in text_of(finding).summary
+    assert "no later than step 100" in text_of(finding).summary
 
 
 def leftovers():

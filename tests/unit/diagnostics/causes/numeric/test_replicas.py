@@ -13,9 +13,9 @@ GROUP = [0, 1, 2, 3]
 
 
 def decide(evidence, cause=REPLICAS):
-    (found,) = cause.decide(cause.facts(evidence))
-    assert text_of(found).summary
-    return found
+    (result,) = cause.decide(cause.facts(evidence))
+    assert text_of(result).summary
+    return result
 
 
 def mesh(evidence, tp):
@@ -26,22 +26,22 @@ def mesh(evidence, tp):
 def test_the_earliest_difference_counts_and_later_ones_are_its_effects(tmp_path):
     events = {rank: [drift(200, [2], GROUP), drift(300, [1, 2, 3], GROUP)] for rank in GROUP}
     events[3] = [drift(300, [1, 2, 3], GROUP)]
-    found = decide(run(tmp_path, events, 4))
-    assert (found.ranks, found.step) == ((2,), 200)
-    assert [item.file for item in found.evidence] == [f"events/rank_0000{rank}.jsonl" for rank in (0, 1, 2)]
+    finding = decide(run(tmp_path, events, 4))
+    assert (finding.ranks, finding.step) == ((2,), 200)
+    assert [item.file for item in finding.evidence] == [f"events/rank_0000{rank}.jsonl" for rank in (0, 1, 2)]
 
 
 def test_several_groups_are_one_finding(tmp_path):
     events = {rank: [drift(100, [rank % 2 + 2], [rank % 2, rank % 2 + 2, rank % 2 + 4])] for rank in range(6)}
-    found = decide(run(tmp_path, events, 6, strategy={"name": "hsdp"}))
-    assert found.ranks == (2, 3)
-    assert found.group.ranks == (0, 1, 2, 3, 4, 5)
+    finding = decide(run(tmp_path, events, 6, strategy={"name": "hsdp"}))
+    assert finding.ranks == (2, 3)
+    assert finding.group.ranks == (0, 1, 2, 3, 4, 5)
 
 
 def test_of_many_ranks_only_some_events_are_cited(tmp_path):
     group = list(range(CITED + 3))
-    found = decide(run(tmp_path, {rank: [drift(100, [2], group)] for rank in group}, len(group)))
-    assert len(found.evidence) == CITED and found.group.ranks == tuple(group)
+    finding = decide(run(tmp_path, {rank: [drift(100, [2], group)] for rank in group}, len(group)))
+    assert len(finding.evidence) == CITED and finding.group.ranks == tuple(group)
 
 
 @pytest.mark.parametrize(("names", "parameter"), [({0: "a", 2: "b"}, "b"), ({0: "a"}, "a"), ({1: "c"}, None)])
@@ -69,8 +69,8 @@ def test_it_began_after_the_last_comparison_before_that_was_equal(tmp_path, step
 
 @pytest.mark.parametrize(("last_step", "lost"), [(250, 51.0), (200, 1.0), (199, None), (None, None)])
 def test_every_step_from_the_difference_on_is_lost(tmp_path, last_step, lost):
-    found = decide(run(tmp_path, {rank: [drift(200, [1], [0, 1, 2])] for rank in range(3)}, 3, last_step=last_step))
-    assert (found.cost and found.cost.value) == lost
+    finding = decide(run(tmp_path, {rank: [drift(200, [1], [0, 1, 2])] for rank in range(3)}, 3, last_step=last_step))
+    assert (finding.cost and finding.cost.value) == lost
 
 
 @pytest.mark.parametrize("ties", [(True, True), (False, True), (False, False)])
@@ -94,9 +94,9 @@ def test_samples_are_told_from_parameters_over_tp_only(tmp_path):
 
 
 def test_equal_replicas_rule_it_out(tmp_path):
-    found = decide(run(tmp_path, {0: [equal(100), equal(200)], 1: []}))
-    assert (found.status, text_of(found).measured) == ("ruled_out", "0 of 2 comparisons differ")
-    assert "after step 200" in text_of(found).summary
+    finding = decide(run(tmp_path, {0: [equal(100), equal(200)], 1: []}))
+    assert (finding.status, text_of(finding).measured) == ("ruled_out", "0 of 2 comparisons differ")
+    assert "after step 200" in text_of(finding).summary
     assert decide(mesh(run(tmp_path, {0: [equal(100)], 1: []}), 2), TP).status == "ruled_out"
 
 
@@ -117,9 +117,9 @@ def test_a_strategy_is_known_by_its_recorded_traits(tmp_path, over, status):
     assert decide(evidence).status == status
 
 
-@pytest.mark.parametrize(("recorded", "asked", "status"), [(1, 2, "ruled_out"), (2, 1, "undecided")])
-def test_the_recorded_mesh_says_whether_there_are_tensor_parallel_groups(tmp_path, recorded, asked, status):
-    assert decide(mesh(run(tmp_path, parallel={"tp": asked}), recorded), TP).status == status
+@pytest.mark.parametrize(("recorded", "requests", "status"), [(1, 2, "ruled_out"), (2, 1, "undecided")])
+def test_the_recorded_mesh_says_whether_there_are_tensor_parallel_groups(tmp_path, recorded, requests, status):
+    assert decide(mesh(run(tmp_path, parallel={"tp": requests}), recorded), TP).status == status
 
 
 @pytest.mark.parametrize(("config", "status"), [({}, "ruled_out"), ({"parallel": {"tp": 2}}, "undecided")])
@@ -137,14 +137,14 @@ def test_without_a_mesh_the_configuration_says_it(tmp_path, config, status):
 )
 def test_what_was_not_compared_is_open(tmp_path, record, missing):
     for evidence, cause in ((run(tmp_path, record=record), REPLICAS), (mesh(run(tmp_path, record=record), 2), TP)):
-        found = decide(evidence, cause)
-        assert (found.status, text_of(found).missing) == ("undecided", missing)
+        finding = decide(evidence, cause)
+        assert (finding.status, text_of(finding).missing) == ("undecided", missing)
 
 
 @pytest.mark.parametrize("cause", [REPLICAS, TP])
 def test_a_job_that_dtk_did_not_run_compares_nothing(tmp_path, cause):
-    found = decide(foreign(tmp_path), cause)
-    assert found.status == "undecided" and "a dtk run" in text_of(found).missing
+    finding = decide(foreign(tmp_path), cause)
+    assert finding.status == "undecided" and "a dtk run" in text_of(finding).missing
 
 
 def test_invalid_events_are_skipped(tmp_path):

@@ -80,8 +80,8 @@ def test_a_climb_of_a_run_is_certain_only_with_a_task_of_dtk(
     (tmp_path / "config.yaml").write_text("" if task is None else json.dumps({"task": task}))
     rows = [{"step": n, "loss": loss} for n, loss in enumerate(CLIMB[12:])]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (found,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
-    assert (found.status, found.confidence) == ("confirmed", confidence)
+    (finding,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
+    assert (finding.status, finding.confidence) == ("confirmed", confidence)
 
 
 def by_turns(other: int) -> list[object]:

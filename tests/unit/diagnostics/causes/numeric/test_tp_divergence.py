@@ -14,28 +14,33 @@ CAUSE = by_id()["numeric.tp_divergence"]
 
 def decide(evidence, tp=2):
     evidence.run.manifest["mesh"] = {**dict.fromkeys(ORDER, 1), "tp": tp, "dp_shard": evidence.world_size // tp}
-    (found,) = CAUSE.decide(CAUSE.facts(evidence))
-    assert text_of(found).summary
-    return found
+    (result,) = CAUSE.decide(CAUSE.facts(evidence))
+    assert text_of(result).summary
+    return result
 
 
 def test_other_samples_in_a_group_of_four(tmp_path):
     events = {rank: [equal(10), over_tp(20, [1], [0, 1, 2, 3])] for rank in range(4)}
-    found = decide(run(tmp_path, events, 4, last_step=30), tp=4)
-    assert (found.status, found.cause, found.ranks, found.step) == ("confirmed", "numeric.tp_divergence", (1,), 20)
-    assert text_of(found).summary == (
+    finding = decide(run(tmp_path, events, 4, last_step=30), tp=4)
+    assert (finding.status, finding.cause, finding.ranks, finding.step) == (
+        "confirmed",
+        "numeric.tp_divergence",
+        (1,),
+        20,
+    )
+    assert text_of(finding).summary == (
         "Rank 1 reads samples that differ from those of the other ranks of the group at step 20, and were equal at "
         "step 10."
     )
-    assert "dp_rank" in text_of(found).remedies[0].change
+    assert "dp_rank" in text_of(finding).remedies[0].change
 
 
 def test_two_ranks_with_other_norms_are_a_tie(tmp_path):
     events = {rank: [over_tp(20, [0, 1], [0, 1], "final_norm.weight", tie=True)] for rank in range(2)}
-    found = decide(run(tmp_path, events))
-    assert found.ranks == (0, 1)
-    assert text_of(found).summary.startswith("Ranks 0 and 1 hold values of final_norm.weight that differ from each")
-    assert "over tp" in text_of(found).remedies[0].change
+    finding = decide(run(tmp_path, events))
+    assert finding.ranks == (0, 1)
+    assert text_of(finding).summary.startswith("Ranks 0 and 1 hold values of final_norm.weight that differ from each")
+    assert "over tp" in text_of(finding).remedies[0].change
 
 
 def leftovers():

@@ -10,24 +10,24 @@ from diagnostics.tree.built_in import built_in
 from tests.trace_scenarios import SCENARIOS, Scenario
 from tests.traits import recorded_traits
 
-SICK = [one for one in SCENARIOS if one.cause]
-HEALTHY = [one for one in SCENARIOS if not one.cause]
+SICK = [scenario for scenario in SCENARIOS if scenario.cause]
+HEALTHY = [scenario for scenario in SCENARIOS if not scenario.cause]
 
 
 def scenario(name: str) -> Scenario:
-    return next(one for one in SCENARIOS if one.name == name)
+    return next(item for item in SCENARIOS if item.name == name)
 
 
 def roots(detection: Detection) -> list[tuple[str, tuple[int, ...]]]:
-    return [(one.cause, one.ranks) for one in arbitrate(built_in(), detection.findings).roots]
+    return [(root.cause, root.ranks) for root in arbitrate(built_in(), detection.findings).roots]
 
 
 def status(detection: Detection) -> dict[str, str]:
-    return {one.cause: one.status for one in detection.findings}
+    return {finding.cause: finding.status for finding in detection.findings}
 
 
 def finding_of(detection: Detection, cause: str) -> Finding:
-    (finding,) = (one for one in detection.findings if one.cause == cause)
+    (finding,) = (item for item in detection.findings if item.cause == cause)
     return finding
 
 

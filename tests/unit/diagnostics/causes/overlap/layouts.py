@@ -45,9 +45,9 @@ def experts(load=2.0, loads=None, mesh=(("dp_shard", 4),), ep=4, **model):
 
 def decide(module, leftovers, folder):
     Example(lambda: leftovers).write(folder)
-    (found,) = module.CAUSE.decide(module.CAUSE.facts(gather(folder, Limits())))
-    assert text_of(found).summary
-    return found
+    (result,) = module.CAUSE.decide(module.CAUSE.facts(gather(folder, Limits())))
+    assert text_of(result).summary
+    return result
 
 
 def across_nodes(node_ranks=2, tp=4):

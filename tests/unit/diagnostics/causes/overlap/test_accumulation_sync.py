@@ -15,7 +15,9 @@ def without_marks(folder: Path, *names: str) -> None:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8") as file:
             trace = json.load(file)
-        trace["traceEvents"] = [one for one in trace["traceEvents"] if not str(one.get("name", "")).startswith(names)]
+        trace["traceEvents"] = [
+            traceevent for traceevent in trace["traceEvents"] if not str(traceevent.get("name", "")).startswith(names)
+        ]
         with opened(path, "wt", encoding="utf-8") as file:
             json.dump(trace, file)
 
@@ -28,8 +30,10 @@ def test_without_marked_steps_backward_passes_are_not_taken_for_micro_batches(
         if scenario.name in ("accumulation", "ddp"):
             write(scenario.build(), tmp_path / scenario.name)
             without_marks(tmp_path / scenario.name, *unmarked)
-            found = {one.cause: one for one in detect(tmp_path / scenario.name).findings}["overlap.accumulation_sync"]
-            assert found.status != "confirmed"
+            result = {finding.cause: finding for finding in detect(tmp_path / scenario.name).findings}[
+                "overlap.accumulation_sync"
+            ]
+            assert result.status != "confirmed"
             if scenario.name == "accumulation":
-                assert found.status == "undecided"
-                assert "profiler.step()" in text_of(found).missing
+                assert result.status == "undecided"
+                assert "profiler.step()" in text_of(result).missing

@@ -34,9 +34,11 @@ def test_ranks_that_share_a_core_are_not_said_to_be_bound_by_communication(
     on_gloo(tmp_path, 4)
     manifest = {"topology": {"nproc": 4}, "hardware": {"cores": cores}}
     evidence = replace(dtk_run({"strategy": {"name": "ddp"}}), manifest=manifest)
-    found = {one.cause: one for one in detect(tmp_path, run=evidence).findings}["overlap.communication_bound"]
-    assert found.status == expected, text_of(found).summary
-    assert ("4 ranks share 2 cores" in text_of(found).summary) == (cores == 2)
+    result = {finding.cause: finding for finding in detect(tmp_path, run=evidence).findings}[
+        "overlap.communication_bound"
+    ]
+    assert result.status == expected, text_of(result).summary
+    assert ("4 ranks share 2 cores" in text_of(result).summary) == (cores == 2)
 
 
 def decided(detect: Any, folder: Path) -> tuple[str, str]:

@@ -43,20 +43,20 @@ def said(folder, data_s, lines=12):
     steps = (f"Epoch: [0][{n}/99]\tTime {a:.3f} (0.5)\tData {b:.3f} (0.1)\tLoss 2.1" for n, (a, b) in enumerate(times))
     (folder / "train.log").write_text("\n".join([*steps][:lines]) + "\n")
     report = diagnose(folder)
-    (finding,) = (one.finding for one in report.findings if one.finding.cause == CAUSE)
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == CAUSE)
     return report, finding
 
 
 def test_a_log_that_states_the_time_of_data(tmp_path):
-    report, found = said(tmp_path, [0.01, 0.0, 4.0, 0.0] * 3)
+    report, result = said(tmp_path, [0.01, 0.0, 4.0, 0.0] * 3)
     assert [root.cause for root in report.root_causes] == [CAUSE] and report.outcome == "slow"
-    assert "of 11 steps" in text_of(found).summary and "at most 4.0 s" in text_of(found).summary
-    assert found.evidence[0].line == 4
+    assert "of 11 steps" in text_of(result).summary and "at most 4.0 s" in text_of(result).summary
+    assert result.evidence[0].line == 4
 
 
 def test_a_loader_that_keeps_up_is_ruled_out_though_its_workers_started_slowly(tmp_path):
-    report, found = said(tmp_path, [0.01] * 12)
-    assert found.status == "ruled_out" and not report.root_causes
+    report, result = said(tmp_path, [0.01] * 12)
+    assert result.status == "ruled_out" and not report.root_causes
 
 
 def test_few_lines_state_too_little(tmp_path):

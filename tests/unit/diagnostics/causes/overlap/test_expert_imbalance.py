@@ -11,11 +11,11 @@ from tests.unit.diagnostics.causes.overlap.layouts import decide, experts, pipel
 
 
 def test_a_rank_whose_experts_get_all(tmp_path):
-    found = decide(expert_imbalance, experts(), tmp_path)
-    assert found.status == "confirmed" and "2.00 times the mean" in text_of(found).summary
-    assert text_of(found).remedies[0].change == "model.balance_loss=0.1"
+    finding = decide(expert_imbalance, experts(), tmp_path)
+    assert finding.status == "confirmed" and "2.00 times the mean" in text_of(finding).summary
+    assert text_of(finding).remedies[0].change == "model.balance_loss=0.1"
     share = 4 * 3 * 2 * 64 * 128 / (4 * (3 * 2 * 64 * 128 + 4 * 64**2) + 256 * 64)
-    assert found.cost.value == pytest.approx(100 * share * 0.5, abs=1e-3)
+    assert finding.cost.value == pytest.approx(100 * share * 0.5, abs=1e-3)
 
 
 STAGES = (("pp", 2), ("dp_shard", 2), ("tp", 2))
@@ -33,11 +33,11 @@ STAGES = (("pp", 2), ("dp_shard", 2), ("tp", 2))
 )
 def test_the_rank_is_named_where_the_loads_of_all_are_known(tmp_path, loads, ranks, victims, group, said):
     load = 1.2 if 1.8 in loads else 1.9  # One ep group of four alone.
-    found = decide(expert_imbalance, experts(load, loads, STAGES, 2), tmp_path)
-    assert (found.status, found.ranks, found.victims) == ("confirmed", ranks, victims)
-    assert (found.group.name, found.group.desc) == ("ep", group)
-    assert said in text_of(found).summary
-    assert len(text_of(found).remedies) == 1, "a capacity is refused with tp"
+    finding = decide(expert_imbalance, experts(load, loads, STAGES, 2), tmp_path)
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", ranks, victims)
+    assert (finding.group.name, finding.group.desc) == ("ep", group)
+    assert said in text_of(finding).summary
+    assert len(text_of(finding).remedies) == 1, "a capacity is refused with tp"
 
 
 @pytest.mark.parametrize("leftovers", [experts(1.6), experts(vocab_size=50_000_000), pipeline()])
@@ -46,8 +46,8 @@ def test_even_experts_small_ones_and_none(tmp_path, leftovers):
 
 
 def test_without_a_run_it_is_open(tmp_path):
-    (found,) = expert_imbalance.CAUSE.decide(expert_imbalance.CAUSE.facts(Evidence(root=tmp_path, limits=Limits())))
-    assert found.status == "undecided" and text_of(found).missing
+    (result,) = expert_imbalance.CAUSE.decide(expert_imbalance.CAUSE.facts(Evidence(root=tmp_path, limits=Limits())))
+    assert result.status == "undecided" and text_of(result).missing
 
 
 EXAMPLES = {"overlap.expert_imbalance": Example(lambda: experts(loads=[2.0, 0.5, 0.75, 0.75]), (0,))}

@@ -26,8 +26,8 @@ def gap(ms: float, detail: str, reason: str = "pause", work: str = "") -> Gap:
 
 
 def test_the_typical_rank_and_its_median_step_count() -> None:
-    found = idle(view(rank(0, [4.0, 4.0, 90.0]), rank(1, [5.0]), rank(2, [6.0])), "pause")
-    assert (found.ms, found.ranks) == (5.0, (0, 1, 2)), "one hiccup of a step does not count"
+    result = idle(view(rank(0, [4.0, 4.0, 90.0]), rank(1, [5.0]), rank(2, [6.0])), "pause")
+    assert (result.ms, result.ranks) == (5.0, (0, 1, 2)), "one hiccup of a step does not count"
 
 
 def test_what_recurs_in_some_steps_counts_with_its_mean() -> None:
@@ -37,14 +37,14 @@ def test_what_recurs_in_some_steps_counts_with_its_mean() -> None:
 
 
 def test_a_rank_that_stands_out_is_named_alone() -> None:
-    found = idle(view(rank(0, [1.0]), rank(1, [1.0]), rank(2, [40.0], gap(40.0, "save", work="checkpoint"))), "pause")
-    assert (found.ms, found.ranks, found.within, found.work) == (40.0, (2,), "save", "checkpoint")
-    assert (found.count, found.longest_ms) == (1, 40.0)
+    result = idle(view(rank(0, [1.0]), rank(1, [1.0]), rank(2, [40.0], gap(40.0, "save", work="checkpoint"))), "pause")
+    assert (result.ms, result.ranks, result.within, result.work) == (40.0, (2,), "save", "checkpoint")
+    assert (result.count, result.longest_ms) == (1, 40.0)
 
 
 def test_one_of_two_ranks_can_stand_out() -> None:
-    found = idle(view(rank(0, [0.0]), rank(1, [162.0])), "pause")
-    assert (found.ms, found.ranks) == (162.0, (1,))
+    result = idle(view(rank(0, [0.0]), rank(1, [162.0])), "pause")
+    assert (result.ms, result.ranks) == (162.0, (1,))
 
 
 def test_two_that_stand_out_alike_are_named_together() -> None:
@@ -58,11 +58,11 @@ def test_standing_out_has_to_be_worth_it() -> None:
 
 def test_what_the_host_did_most_of_the_time_is_named() -> None:
     gaps = (gap(3.0, "log"), gap(2.0, "save"), gap(2.0, "save"), gap(50.0, "other", reason="data"))
-    found = idle(view(rank(0, [7.0], *gaps)), "pause")
-    assert (found.within, found.count, found.longest_ms) == ("save", 3, 3.0)
+    result = idle(view(rank(0, [7.0], *gaps)), "pause")
+    assert (result.within, result.count, result.longest_ms) == ("save", 3, 3.0)
 
 
 @pytest.mark.parametrize("reason", ["data", "sync"])
 def test_without_such_time_there_is_nothing(reason: Any) -> None:
-    found = idle(view(rank(0, [7.0], gap(7.0, "log")), rank(1, [])), reason)
-    assert (found.ms, found.within, found.count, found.longest_ms) == (0.0, "", 0, 0.0)
+    result = idle(view(rank(0, [7.0], gap(7.0, "log")), rank(1, [])), reason)
+    assert (result.ms, result.within, result.count, result.longest_ms) == (0.0, "", 0, 0.0)

@@ -13,7 +13,9 @@ def test_an_instrument_in_the_environment_is_refused(tmp_path: Path, detect: Any
     write(fsdp(units=1), tmp_path)
     detection = detect(tmp_path, environment={-1: {name: "1"}})
     assert roots(detection) == [("overlap.instrumented", (0, 1, 2, 3))]
-    assert {one.status for one in detection.findings if one.cause != "overlap.instrumented"} == {"undecided"}
+    assert {finding.status for finding in detection.findings if finding.cause != "overlap.instrumented"} == {
+        "undecided"
+    }
     assert roots(detect(tmp_path, environment={-1: {name: "0"}})) == [("overlap.root_only_wrapping", (0, 1, 2, 3))]
 
 
@@ -39,5 +41,5 @@ def test_a_program_that_waits_after_every_kernel_is_no_instrument(tmp_path: Path
             sim.host(100.0)
 
     write(by_step(sim, step), tmp_path)
-    found = status(detect(tmp_path))
-    assert (found["overlap.instrumented"], found["overlap.sync_point"]) == ("ruled_out", "confirmed")
+    texts = status(detect(tmp_path))
+    assert (texts["overlap.instrumented"], texts["overlap.sync_point"]) == ("ruled_out", "confirmed")

@@ -29,8 +29,8 @@ def figures(folder: Path, degrees: dict[str, int], step_s: float = 0.1) -> Figur
 @given(DEGREES)
 @settings(max_examples=15)
 def test_every_rank_is_at_one_place_and_a_pipeline_has_one_rank_of_each(tmp_path_factory, degrees) -> None:
-    found = figures(tmp_path_factory.mktemp("run"), degrees)
-    places = [at_place(found, place) for place in range(degrees["pp"])]
+    result = figures(tmp_path_factory.mktemp("run"), degrees)
+    places = [at_place(result, place) for place in range(degrees["pp"])]
     ranks = [rank for here, _ in places for rank in here]
     assert sorted(ranks) == [*range(prod(degrees.values()))]
     for here, group in places:
@@ -43,15 +43,15 @@ def test_without_a_layout_no_rank_is_named(tmp_path: Path) -> None:
 
 
 def test_a_share_of_the_step_is_its_cost_and_the_others_of_the_group_are_victims(tmp_path: Path) -> None:
-    found = figures(tmp_path, {"pp": 4})
+    result = figures(tmp_path, {"pp": 4})
     (tmp_path / "toy.yaml").write_text("texts: {default: {summary: '{why}: {cost}'}}")
     texts = Texts(str(tmp_path / "toy.py"))
-    ranks, group = at_place(found, 2)
-    finding = slow(found, texts, "default", 0.25, ranks, group, "seen", why="it waits")
+    ranks, group = at_place(result, 2)
+    finding = slow(result, texts, "default", 0.25, ranks, group, "seen", why="it waits")
     assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (25.0, "ms per step")
     assert (finding.ranks, finding.victims) == ((2,), (0, 1, 3))
     assert finding.evidence[0].file == "metrics.jsonl"
     summary = text_of(finding).summary
     assert summary.startswith("it waits: ") and "25" in summary and "100" in summary
-    nothing = slow(found, texts, "default", 0.0, ranks, group, "seen", why="")
+    nothing = slow(result, texts, "default", 0.0, ranks, group, "seen", why="")
     assert nothing.cost is None

@@ -12,13 +12,13 @@ from tests.unit.diagnostics.causes.overlap.conftest import CAUSES
 from tests.unit.diagnostics.causes.overlap.helpers import HEALTHY, SICK, dtk_run, roots, scenario, status
 
 
-@pytest.mark.parametrize("scenario", SICK, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SICK, ids=lambda value: value.name)
 def test_the_root_cause_is_the_truth(tmp_path: Path, detect: Any, scenario: Scenario) -> None:
     write(scenario.build(), tmp_path)
     detection = detect(tmp_path)
     assert roots(detection) == [(scenario.cause, scenario.ranks)]
     assert set(status(detection)) == {cause.id for cause in CAUSES}
-    (finding,) = (one for one in detection.findings if one.cause == scenario.cause)
+    (finding,) = (item for item in detection.findings if item.cause == scenario.cause)
     assert text_of(finding).remedies and finding.evidence and text_of(finding).measured
     if scenario.cause != "overlap.instrumented":
         step_ms = detection.measures["overlap"]["step_ms"]
@@ -26,16 +26,16 @@ def test_the_root_cause_is_the_truth(tmp_path: Path, detect: Any, scenario: Scen
         assert 0.02 * step_ms <= finding.cost.value <= step_ms
 
 
-@pytest.mark.parametrize("scenario", HEALTHY, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", HEALTHY, ids=lambda value: value.name)
 @pytest.mark.parametrize("style", [Style(), Style(fractional=False, old=True)], ids=["new", "old"])
 def test_nothing_is_said_about_a_healthy_job(tmp_path: Path, detect: Any, scenario: Scenario, style: Style) -> None:
     write(scenario.build(), tmp_path, style)
     detection = detect(tmp_path)
-    assert [text_of(one).summary for one in detection.findings if one.status == "confirmed"] == []
+    assert [text_of(finding).summary for finding in detection.findings if finding.status == "confirmed"] == []
 
 
 @pytest.mark.parametrize(
-    "scenario", [one for one in SICK if one.cause != "overlap.instrumented"], ids=lambda one: one.name
+    "scenario", [item for item in SICK if item.cause != "overlap.instrumented"], ids=lambda value: value.name
 )
 def test_the_verdict_does_not_depend_on_how_the_trace_is_written(
     tmp_path: Path, detect: Any, scenario: Scenario
@@ -69,33 +69,33 @@ def test_file_names_do_not_matter(tmp_path: Path, detect: Any) -> None:
 def test_of_a_dtk_run_the_remedy_is_an_override(
     tmp_path: Path, detect: Any, name: str, config: dict[str, Any], remedy: str
 ) -> None:
-    scenario = next(one for one in SICK if one.name == name)
+    scenario = next(item for item in SICK if item.name == name)
     write(scenario.build(), tmp_path)
-    (finding,) = (one for one in detect(tmp_path, run=dtk_run(config)).findings if one.cause == scenario.cause)
-    assert [(one.kind, one.change) for one in text_of(finding).remedies] == [("override", remedy)]
+    (finding,) = (item for item in detect(tmp_path, run=dtk_run(config)).findings if item.cause == scenario.cause)
+    assert [(item.kind, item.change) for item in text_of(finding).remedies] == [("override", remedy)]
 
 
 def test_one_unit_of_an_own_model_that_was_to_have_many(tmp_path: Path, detect: Any) -> None:
     """It has blocks_per_unit=1 already, so that is no advice; of dtk's own models the setting proves the units."""
-    scenario = next(one for one in SICK if one.name == "root_only")
+    scenario = next(item for item in SICK if item.name == "root_only")
     write(scenario.build(), tmp_path)
     config = {"strategy": {"name": "fsdp", "blocks_per_unit": 1}, "model": {"architecture": "custom"}}
-    (finding,) = (one for one in detect(tmp_path, run=dtk_run(config)).findings if one.cause == scenario.cause)
+    (finding,) = (item for item in detect(tmp_path, run=dtk_run(config)).findings if item.cause == scenario.cause)
     (remedy,) = text_of(finding).remedies
     assert (finding.status, remedy.kind) == ("confirmed", "code") and "model.wrap=[MyBlock]" in remedy.change
     config["model"] = {"architecture": "gpt"}
-    (finding,) = (one for one in detect(tmp_path, run=dtk_run(config)).findings if one.cause == scenario.cause)
+    (finding,) = (item for item in detect(tmp_path, run=dtk_run(config)).findings if item.cause == scenario.cause)
     assert finding.status == "ruled_out"
 
 
 def test_every_cause_has_a_scenario() -> None:
-    assert {cause.id for cause in CAUSES} == {one.cause for one in SICK}
+    assert {cause.id for cause in CAUSES} == {item.cause for item in SICK}
 
 
 def test_without_a_trace_every_cause_is_undecided_and_says_what_to_record(detect: Any) -> None:
     findings = detect().findings
-    assert {one.cause for one in findings} == {cause.id for cause in CAUSES}
-    assert all(one.status == "undecided" and "record=full" in text_of(one).missing for one in findings)
+    assert {finding.cause for finding in findings} == {cause.id for cause in CAUSES}
+    assert all(finding.status == "undecided" and "record=full" in text_of(finding).missing for finding in findings)
 
 
 def test_damaged_files_are_problems_and_the_others_are_used(tmp_path: Path, detect: Any) -> None:

@@ -23,14 +23,14 @@ def said(finding: Finding) -> tuple[str, Any]:
 
 def test_a_pause_in_every_step_is_no_late_launch(tmp_path: Path, detect: Any) -> None:
     write(scenario("late_host").build(), tmp_path)
-    found = status(detect(tmp_path))
-    assert (found["overlap.pause"], found["overlap.host_bound"]) == ("confirmed", "ruled_out")
+    texts = status(detect(tmp_path))
+    assert (texts["overlap.pause"], texts["overlap.host_bound"]) == ("confirmed", "ruled_out")
 
 
 def test_late_launches_all_over_the_step_are_no_pause(tmp_path: Path, detect: Any) -> None:
     write(scenario("slow_launches").build(), tmp_path)
-    found = status(detect(tmp_path))
-    assert (found["overlap.pause"], found["overlap.host_bound"]) == ("ruled_out", "confirmed")
+    texts = status(detect(tmp_path))
+    assert (texts["overlap.pause"], texts["overlap.host_bound"]) == ("ruled_out", "confirmed")
 
 
 def test_a_pause_says_what_lies_in_it(tmp_path: Path, detect: Any) -> None:
@@ -81,8 +81,8 @@ def test_many_short_allocations_are_no_late_launches(tmp_path: Path, detect: Any
             sim.kernel(20.0)
 
     write(ddp(sim, per_step=allocate), tmp_path)
-    found = finding_of(detection := detect(tmp_path), "overlap.pause")
-    assert (found.status, said(found)[0]) == ("confirmed", "allocator")
+    finding = finding_of(detection := detect(tmp_path), "overlap.pause")
+    assert (finding.status, said(finding)[0]) == ("confirmed", "allocator")
     assert status(detection)["overlap.host_bound"] == "ruled_out"
 
 
@@ -118,11 +118,11 @@ def test_a_loader_is_waited_for_however_the_profiler_shows_it(
 
 def test_of_a_real_trace_whose_loader_has_no_workers_the_loader_is_the_cause(detect: Any) -> None:
     """287 of 393 idle ms lie inside `__next__`, in six steps of which the first two have no gap in front."""
-    found = detect(shared_data("traces/kineto_loader_w0"))
-    assert roots(found)[0] == ("overlap.data_bound", (0,))
-    idle = found.measures["overlap"]["ranks"][0]["idle_by_reason_ms"]
+    result = detect(shared_data("traces/kineto_loader_w0"))
+    assert roots(result)[0] == ("overlap.data_bound", (0,))
+    idle = result.measures["overlap"]["ranks"][0]["idle_by_reason_ms"]
     assert idle["data"] == pytest.approx(287, abs=5)
-    assert status(found)["overlap.host_bound"] == status(found)["overlap.pause"] == "ruled_out"
+    assert status(result)["overlap.host_bound"] == status(result)["overlap.pause"] == "ruled_out"
 
 
 def test_a_launch_that_takes_milliseconds_loads_its_kernel(tmp_path: Path, detect: Any) -> None:
@@ -156,10 +156,10 @@ def test_every_kind_of_work_has_a_purpose_a_change_and_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gc_ms", "found"), [("Python GC", 25, True), ("Python GC", 5, False), ("mine", 25, False)]
+    ("name", "gc_ms", "expected"), [("Python GC", 25, True), ("Python GC", 5, False), ("mine", 25, False)]
 )
 def test_on_cpu_a_pause_counts_where_the_trace_names_it(
-    tmp_path: Path, detect: Any, name: str, gc_ms: int, found: bool
+    tmp_path: Path, detect: Any, name: str, gc_ms: int, expected: bool
 ) -> None:
     events = []
     for step in range(3):
@@ -173,5 +173,5 @@ def test_on_cpu_a_pause_counts_where_the_trace_names_it(
     header = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 1}}
     (tmp_path / "rank0.json").write_text(json.dumps({**header, "traceEvents": events}))
     finding = finding_of(detect(tmp_path), "overlap.pause")
-    assert finding.status == ("confirmed" if found else "ruled_out")
-    assert not found or (said(finding)[0] == "garbage_collection" and finding.cost is not None)
+    assert finding.status == ("confirmed" if expected else "ruled_out")
+    assert not expected or (said(finding)[0] == "garbage_collection" and finding.cost is not None)

@@ -13,4 +13,4 @@ def test_collectives_on_the_compute_stream_of_a_real_export_are_found() -> None:
     path = shared_data("traces/nsys_2gpu_h100/mfu_2gpu_before.sqlite")
     evidence = Evidence(root=Path("/"), limits=Limits(), files={"nsys": [NsysFile(path, path.name, None, Limits())]})
     findings, _ = decide(Registry(CAUSES), evidence, lambda text: None)
-    assert [one.cause for one in findings if one.status == "confirmed"] == ["overlap.same_stream"]
+    assert [finding.cause for finding in findings if finding.status == "confirmed"] == ["overlap.same_stream"]

@@ -14,12 +14,14 @@ def test_one_rank_alone_makes_no_claim_about_others(tmp_path: Path, detect: Any)
     paths = write(scenario("longer_compute").build(), tmp_path)
     for rank in (0, LATE):
         detection = detect(paths[rank])
-        found = {one.cause: one for one in detection.findings}
-        assert found["overlap.skew"].status == "undecided"
-        assert "only one rank" in text_of(found["overlap.skew"]).summary
-        assert text_of(found["overlap.skew"]).missing
+        by_cause = {finding.cause: finding for finding in detection.findings}
+        assert by_cause["overlap.skew"].status == "undecided"
+        assert "only one rank" in text_of(by_cause["overlap.skew"]).summary
+        assert text_of(by_cause["overlap.skew"]).missing
         assert not [
-            one for one in detection.findings if one.status == "confirmed" and one.ranks and one.ranks != (rank,)
+            finding
+            for finding in detection.findings
+            if finding.status == "confirmed" and finding.ranks and finding.ranks != (rank,)
         ]
 
 
@@ -30,7 +32,7 @@ def test_a_rank_that_was_not_traced_may_be_the_late_one(tmp_path: Path, detect: 
 
 def test_several_late_ranks_are_all_named(tmp_path: Path, detect: Any) -> None:
     write(ddp(Simulator(ranks=6), scale=lambda rank: 1.4 if rank in (1, 4) else 1.0), tmp_path)
-    (finding,) = (one for one in detect(tmp_path).findings if one.cause == "overlap.skew")
+    (finding,) = (item for item in detect(tmp_path).findings if item.cause == "overlap.skew")
     assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (1, 4), (0, 2, 3, 5))
     assert "compute takes longer" in text_of(finding).summary
 
@@ -39,7 +41,7 @@ def test_skew_costs_what_the_late_rank_adds(tmp_path: Path, detect: Any) -> None
     write(ddp(Simulator(), scale=lambda rank: 1.4 if rank == LATE else 1.0), tmp_path / "late")
     write(ddp(Simulator()), tmp_path / "even")
     late, even = detect(tmp_path / "late"), detect(tmp_path / "even")
-    (finding,) = (one for one in late.findings if one.cause == "overlap.skew")
+    (finding,) = (item for item in late.findings if item.cause == "overlap.skew")
     saved = late.measures["overlap"]["step_ms"] - even.measures["overlap"]["step_ms"]
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(saved, rel=0.05)
@@ -85,9 +87,9 @@ def test_a_rank_that_is_late_less_than_the_latest_is_blamed_with_it(tmp_path: Pa
     assert "work imbalance" in text_of(finding).summary
 
 
-@pytest.mark.parametrize(("stops_ms", "first_ms", "found"), [(60, 0, True), (0, 0, False), (60, 40, False)])
+@pytest.mark.parametrize(("stops_ms", "first_ms", "expected"), [(60, 0, True), (0, 0, False), (60, 40, False)])
 def test_a_rank_that_stops_on_cpu_may_have_stopped_before_the_recording(
-    tmp_path: Path, detect: Any, stops_ms: int, first_ms: int, found: bool
+    tmp_path: Path, detect: Any, stops_ms: int, first_ms: int, expected: bool
 ) -> None:
     """Rank 1 stops at the end of each step, so rank 0 waits in the next; `first_ms` is work before the first call."""
     for rank in range(2):
@@ -107,8 +109,8 @@ def test_a_rank_that_stops_on_cpu_may_have_stopped_before_the_recording(
         header = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}}
         (tmp_path / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
     finding = finding_of(detect(tmp_path), "overlap.skew")
-    assert finding.status == ("confirmed" if found else "ruled_out"), text_of(finding).summary
-    assert not found or (finding.ranks, finding.victims) == ((1,), (0,))
+    assert finding.status == ("confirmed" if expected else "ruled_out"), text_of(finding).summary
+    assert not expected or (finding.ranks, finding.victims) == ((1,), (0,))
 
 
 def test_hosts_that_launch_late_are_why_the_group_waits(tmp_path: Path, detect: Any) -> None:
@@ -124,12 +126,12 @@ def test_hosts_that_launch_late_are_why_the_group_waits(tmp_path: Path, detect: 
 
 
 @pytest.mark.parametrize(
-    ("pieces", "piece_ms", "blamed"),
+    ("pieces", "piece_ms", "culprits"),
     [(4, 10, (1,)), (1, 40, ())],
     ids=["other_work", "fewer_cores"],
 )
 def test_on_cpu_more_operations_are_other_work_and_longer_ones_may_be_fewer_cores(
-    tmp_path: Path, detect: Any, pieces: int, piece_ms: float, blamed: tuple[int, ...]
+    tmp_path: Path, detect: Any, pieces: int, piece_ms: float, culprits: tuple[int, ...]
 ) -> None:
     """Rank 1 computes for 40 ms a step: four times the operations of rank 0, or as many that take longer."""
     paths = []
@@ -154,7 +156,7 @@ def test_on_cpu_more_operations_are_other_work_and_longer_ones_may_be_fewer_core
         info = {"backend": "gloo", "rank": rank, "world_size": 2}
         paths.append(tmp_path / f"rank_{rank}.json")
         paths[-1].write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
-    found = finding_of(detect(*paths), "overlap.skew")
-    assert (found.status, found.ranks) == (("confirmed", blamed) if blamed else ("ruled_out", ())), text_of(
-        found
+    finding = finding_of(detect(*paths), "overlap.skew")
+    assert (finding.status, finding.ranks) == (("confirmed", culprits) if culprits else ("ruled_out", ())), text_of(
+        finding
     ).summary

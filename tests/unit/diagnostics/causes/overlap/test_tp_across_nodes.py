@@ -21,26 +21,26 @@ def test_tensor_parallelism_over_nodes(tmp_path, node_ranks, tp, status):
         about = json.loads(mesh_fits["manifest.json"])
         about["mesh"] |= {"tp": 2, "dp_shard": 2}
         mesh_fits["manifest.json"] = json.dumps(about)
-    found = decide(tp_across_nodes, mesh_fits, tmp_path)
-    assert found.status == status
+    finding = decide(tp_across_nodes, mesh_fits, tmp_path)
+    assert finding.status == status
     if status == "confirmed":
-        assert text_of(found).remedies[0].change == "parallel.tp=2"
-        assert found.cost.value == pytest.approx(24 * 0.2, rel=0.1)
+        assert text_of(finding).remedies[0].change == "parallel.tp=2"
+        assert finding.cost.value == pytest.approx(24 * 0.2, rel=0.1)
 
 
 def test_tensor_parallelism_over_nodes_by_placement(tmp_path):
     leftovers = {**across_nodes(2), "config.yaml": yaml.safe_dump({"parallel": {"tp": 2}})}
     about = json.loads(leftovers["manifest.json"])
     about["mesh"] |= {"tp": 2, "dp_shard": 2, "order": ["pp", "tp", "dp_replicate", "dp_shard", "cp"]}
-    found = decide(tp_across_nodes, {**leftovers, "manifest.json": json.dumps(about)}, tmp_path)
-    assert found.status == "confirmed"
-    assert text_of(found).remedies[0].change == "parallel.placement=tp"
+    finding = decide(tp_across_nodes, {**leftovers, "manifest.json": json.dumps(about)}, tmp_path)
+    assert finding.status == "confirmed"
+    assert text_of(finding).remedies[0].change == "parallel.placement=tp"
 
 
 def test_without_the_nodes_of_the_ranks_it_is_open(tmp_path):
     traces = {name: content for name, content in across_nodes().items() if name.startswith("traces")}
-    found = decide(tp_across_nodes, traces, tmp_path)
-    assert found.status == "undecided" and "manifest" in text_of(found).missing
+    finding = decide(tp_across_nodes, traces, tmp_path)
+    assert finding.status == "undecided" and "manifest" in text_of(finding).missing
 
 
 EXAMPLES = {"overlap.tp_across_nodes": Example(across_nodes, (0, 1, 2, 3))}

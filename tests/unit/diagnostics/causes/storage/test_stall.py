@@ -50,8 +50,8 @@ def test_a_rank_that_really_waits_for_a_file(tmp_path: Path) -> None:
     about = {"kind": "about", "every_s": 10.0, "cores": 2}
     lines = (json.dumps(line) + "\n" for line in (about, *samples))
     (tmp_path / "job" / "node_00000.jsonl").write_text("".join(lines))
-    found = decided(tmp_path / "job", ID)
-    assert (found.status, found.ranks) == ("confirmed", (1,)) and "for 40 s" in text_of(found).summary
+    finding = decided(tmp_path / "job", ID)
+    assert (finding.status, finding.ranks) == ("confirmed", (1,)) and "for 40 s" in text_of(finding).summary
 
 
 def test_a_wait_that_ended_or_was_short_is_none(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_what_kernels_write(tmp_path: Path, line: str, server: str) -> None:
 def test_it_is_why_a_rank_stands_in_file_io(tmp_path: Path) -> None:
     (tmp_path / "dmesg.txt").write_text(NFS)
     (tmp_path / "rank_1.txt").write_text(STACK.replace("read_batch", "read (/usr/lib/io.py:5)\n    read_batch"))
-    found = decided(tmp_path, ID)
-    assert found.status == "confirmed"
+    finding = decided(tmp_path, ID)
+    assert finding.status == "confirmed"
 
 
 @pytest.mark.parametrize(

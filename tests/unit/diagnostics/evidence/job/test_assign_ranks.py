@@ -35,7 +35,7 @@ def contents(*errors, facts=(), **fields):
 def ranks(*read):
     job = evidence()
     assign_ranks(job, list(read))
-    return [one.rank for one in job.errors]
+    return [error.rank for error in job.errors]
 
 
 def test_a_stated_rank_stays():
@@ -73,7 +73,7 @@ def test_a_local_rank_alone_is_no_rank():
     """The first process of a later node is local rank 0 too."""
     job = evidence()
     assign_ranks(job, [(contents(error(-4)), Owner())])
-    assert [(one.rank, one.local_rank) for one in job.errors] == [(None, 3)]
+    assert [(item.rank, item.local_rank) for item in job.errors] == [(None, 3)]
     assert ranks((contents(error(-4), facts=[fact(None, "one_node")]), Owner())) == [3]
     assert ranks((contents(error(-4), offset=8), Owner())) == [11]
 
@@ -84,8 +84,8 @@ def test_a_list_of_failures_says_where_a_node_begins():
 
 
 def test_more_ranks_than_prefixes_mean_further_nodes():
-    one = contents(error(-1), facts=[fact(None, nranks=16)], local=8)
-    assert ranks((one, Owner())) == [None]
+    item = contents(error(-1), facts=[fact(None, nranks=16)], local=8)
+    assert ranks((item, Owner())) == [None]
     whole = contents(error(-1), facts=[fact(None, nranks=8)], local=8)
     assert ranks((whole, Owner())) == [0]
 
@@ -94,7 +94,7 @@ def test_only_the_newest_attempt_of_a_node_counts():
     read = [(contents(error(0, file=f"{attempt}")), Owner(0, None, attempt, "a")) for attempt in (0, 2, 1)]
     job = evidence()
     assign_ranks(job, read)
-    assert [one.file for one in job.errors] == ["2"]
+    assert [item.file for item in job.errors] == ["2"]
 
 
 def test_processes_of_the_largest_communicator_are_ranks():
@@ -102,7 +102,7 @@ def test_processes_of_the_largest_communicator_are_ranks():
     job = evidence()
     own = contents(error(0), facts=lines, processes={"host:7": (4, 3), "host:8": (2, 1)})
     assign_ranks(job, [(own, Owner()), (contents(error(0), processes={"host:8": (4, 2)}), Owner())])
-    assert [one.rank for one in job.facts] == [3, 2, None]
+    assert [item.rank for item in job.facts] == [3, 2, None]
 
 
 def test_two_processes_of_one_rank_are_none():
@@ -130,7 +130,7 @@ def listed(*more):
 def test_the_one_exception_is_that_of_the_process_with_exit_code_1():
     job = listed(error(None, line=40))
     adopt_listed(job)
-    assert [(one.rank, one.type, one.exit_code) for one in job.errors] == [(0, "ValueError", 1), (1, "", -15)]
+    assert [(item.rank, item.type, item.exit_code) for item in job.errors] == [(0, "ValueError", 1), (1, "", -15)]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_an_exception_that_may_be_of_another_stays_homeless(more):
     """A second one, one behind the list, one of another log, a rank that has its own."""
     job = listed(*more)
     adopt_listed(job)
-    assert any(one.rank is None for one in job.errors)
+    assert any(item.rank is None for item in job.errors)
 
 
 def test_the_last_words_of_an_abort_are_those_of_the_rank_that_died_by_it():
@@ -158,22 +158,22 @@ def test_the_last_words_of_an_abort_are_those_of_the_rank_that_died_by_it():
         facts=[fact(None, "gloo_mismatch"), fact(None, "gloo_mismatch", "b.log"), fact(None, "gloo_closed")],
     )  # fmt: skip
     adopt(job)
-    assert [(one.rank, one.frames, one.exit_code) for one in job.errors] == [(2, frames, -6)]
-    assert [one.rank for one in job.stacks] == [2, None]
-    assert [one.rank for one in job.facts] == [2, None, None]
+    assert [(item.rank, item.frames, item.exit_code) for item in job.errors] == [(2, frames, -6)]
+    assert [stack.rank for stack in job.stacks] == [2, None]
+    assert [item.rank for item in job.facts] == [2, None, None]
 
 
 def test_two_ranks_that_died_by_one_signal_adopt_nothing():
     deaths = [error(rank, file="list", type_="", signal="SIGABRT") for rank in (1, 2)]
     job = evidence(errors=[*deaths, error(None, type_="", signal="SIGABRT")])
     adopt(job)
-    assert [one.rank for one in job.errors] == [1, 2, None]
+    assert [item.rank for item in job.errors] == [1, 2, None]
 
 
 def test_a_log_of_a_single_process_is_that_of_rank_0():
     job = evidence(errors=[error(None, frames=WHOLE)], facts=[fact(None)])
     adopt_single(job)
-    assert [one.rank for one in (*job.errors, *job.facts)] == [0, 0]
+    assert [item.rank for item in (*job.errors, *job.facts)] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_log_of_a_single_process_is_that_of_rank_0():
 def test_what_was_cut_out_of_a_log_or_has_peers_may_be_of_any_rank(frames):
     job = evidence(errors=[error(None, frames=frames)], facts=[fact(None)])
     adopt_single(job)
-    assert [one.rank for one in (*job.errors, *job.facts)] == [None, None]
+    assert [item.rank for item in (*job.errors, *job.facts)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_was_cut_out_of_a_log_or_has_peers_may_be_of_any_rank(frames):
 def test_a_second_process_or_no_exception_leaves_it_homeless(more):
     job = evidence(**{"errors": [error(None)], "facts": [fact(None)], **more})
     adopt_single(job)
-    assert all(one.rank != 0 for one in job.errors)
+    assert all(item.rank != 0 for item in job.errors)
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def test_what_may_tell_of_the_same_end(other, count):
 
 
 def test_two_signals_are_two_ends():
-    one, other = (replace(LISTED, signal=name, exit_code=None) for name in ("SIGKILL", "SIGTERM"))
-    assert len(merge_errors([one, other])) == 2
-    assert len(merge_errors([one, replace(LISTED, exit_code=-9)])) == 1
+    first, other = (replace(LISTED, signal=name, exit_code=None) for name in ("SIGKILL", "SIGTERM"))
+    assert len(merge_errors([first, other])) == 2
+    assert len(merge_errors([first, replace(LISTED, exit_code=-9)])) == 1
 
 
 def test_records_without_a_rank_are_kept_once_each():

@@ -53,7 +53,7 @@ def test_torchrun_logs_of_a_job_whose_restart_failed_otherwise(tmp_path: Path) -
         },
     )
     report = diagnose(tmp_path)
-    assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", (1,))]
+    assert [(root_cause.cause, root_cause.ranks) for root_cause in report.root_causes] == [("hang.rank_raised", (1,))]
     (note,) = notes(report)
     assert note.startswith(
         "Attempt 0 failed and the job was restarted: ValueError: bad batch (id/attempt_0/0/stderr.log:"
@@ -114,7 +114,7 @@ AGENT = "E1122 10:2{n}:05.000000 4000 torch/distributed/elastic/multiprocessing/
 RESTART = "I1122 10:21:05.1 4000 torch/distributed/elastic/agent/server/api.py:879] [default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"  # noqa: E501
 
 
-def told(rank: int, error: str) -> str:
+def error_lines(rank: int, error: str) -> str:
     return "".join(f"[rank{rank}]: {line}\n" for line in TRACEBACK.format(error=error).splitlines())
 
 
@@ -122,22 +122,26 @@ def told(rank: int, error: str) -> str:
 @pytest.mark.parametrize("then", [(2, "KeyError: 'x'"), (1, "KeyError: 'x'")])
 def test_in_one_log_the_last_attempt_counts(tmp_path: Path, restart: str, then: tuple[int, str]) -> None:
     """torchrun tells of the restart at LOGLEVEL=INFO only; at any level each attempt that failed has a line."""
-    first = told(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + restart
-    write(tmp_path, {"train.log": first + told(*then) + AGENT.format(n=2, rank=then[0])})
+    first = error_lines(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + restart
+    write(tmp_path, {"train.log": first + error_lines(*then) + AGENT.format(n=2, rank=then[0])})
     report = diagnose(tmp_path)
-    assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", then[:1])]
+    assert [(root_cause.cause, root_cause.ranks) for root_cause in report.root_causes] == [
+        ("hang.rank_raised", then[:1])
+    ]
     assert "KeyError" in str(report.root_causes[0].evidence[0].detail)
     assert any("Attempt 0 failed" in note and "ValueError: bad batch" in note for note in report.notes)
 
 
 def test_an_attempt_of_which_the_log_says_nothing_more_does_not_count(tmp_path: Path) -> None:
-    write(tmp_path, {"train.log": told(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + RESTART})
-    assert [(one.cause, one.ranks) for one in diagnose(tmp_path).root_causes] == [("hang.rank_raised", (1,))]
+    write(tmp_path, {"train.log": error_lines(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + RESTART})
+    assert [(root_cause.cause, root_cause.ranks) for root_cause in diagnose(tmp_path).root_causes] == [
+        ("hang.rank_raised", (1,))
+    ]
 
 
 def test_the_launchers_of_two_nodes_are_of_one_attempt(tmp_path: Path) -> None:
     other = AGENT.format(n=2, rank=0).replace(" 4000 ", " 4100 ")
-    write(tmp_path, {"train.log": told(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + other})
+    write(tmp_path, {"train.log": error_lines(1, "ValueError: bad batch") + AGENT.format(n=1, rank=1) + other})
     report = diagnose(tmp_path)
-    assert [(one.cause, one.ranks) for one in report.root_causes] == [("hang.rank_raised", (1,))]
+    assert [(root_cause.cause, root_cause.ranks) for root_cause in report.root_causes] == [("hang.rank_raised", (1,))]
     assert not any("Attempt" in note for note in report.notes)

@@ -189,8 +189,8 @@ def test_names_and_order_change_nothing(tmp_path: Path, seed: int, monkeypatch: 
     real = os.scandir
 
     def shuffled(folder: Any) -> Any:
-        with real(folder) as found:
-            entries = list(found)
+        with real(folder) as nsys_file:
+            entries = list(nsys_file)
         random.Random(seed).shuffle(entries)
         return _Listing(entries)
 
@@ -371,8 +371,8 @@ def test_nothing_usable_says_why(tmp_path: Path) -> None:
 def test_what_was_found_is_told_where_all_of_it_is_empty(tmp_path: Path) -> None:
     for name in ("0/stderr.log", "0/stdout.log", "dump"):
         put(tmp_path, name, b"")
-    found = r"found 2 \.log, 1 without an ending, all of them empty; looked for flight-recorder dumps"
-    with pytest.raises(DiagnosticsError, match=found):
+    text = r"found 2 \.log, 1 without an ending, all of them empty; looked for flight-recorder dumps"
+    with pytest.raises(DiagnosticsError, match=text):
         gather(tmp_path, LIMITS)
     put(tmp_path, "notes.md", b"x")
     with pytest.raises(DiagnosticsError, match=r"1 \.md, 1 without an ending, 3 of them empty; looked for"):
@@ -436,14 +436,14 @@ def test_what_holds_no_evidence_is_named_once(tmp_path: Path) -> None:
     put(tmp_path, "broken.json", '{"a": [1, 2')
     put(tmp_path, "bytes.dat", bytes(range(256)) * 9)
     put(tmp_path, "heartbeat/rank_00000.json", "{}")
-    (note,) = [one for one in gather(tmp_path, LIMITS).problems if one.harmless]
+    (note,) = [problem for problem in gather(tmp_path, LIMITS).problems if problem.harmless]
     assert note.what == "no evidence in broken.json, bytes.dat, rank_00000000000000000000009.json"
 
 
 def test_coverage_counts_what_could_be_read(tmp_path: Path) -> None:
     for rank in range(3):
         put(tmp_path, f"rank_{rank}.pickle", flight(rank, 3) if rank else pickle.dumps(flight(rank, 3))[:90])
-    (line,) = [one for one in diagnose(tmp_path).coverage if one.kind == "flight"]
+    (line,) = [row for row in diagnose(tmp_path).coverage if row.kind == "flight"]
     assert (line.ranks_present, line.ranks_expected) == (2, 3)
     assert line.problems[0] == "rank 0: no dump" and line.problems[1].startswith("rank_0.pickle: ")
 

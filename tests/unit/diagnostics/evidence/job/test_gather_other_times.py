@@ -52,10 +52,10 @@ def of_kernel(evidence: Evidence) -> list[str]:
 def test_a_dated_line_counts_only_within_the_time_of_the_job(
     tmp_path: Path, stamp: str, other: bool, line: str
 ) -> None:
-    found = job(tmp_path, f"{stamp} {line}")
-    assert of_kernel(found) == ([] if other else [f"{stamp} {line}"])
-    assert len(found.problems) == other and {problem.about for problem in found.problems} <= {"before", "after"}
-    assert not other or line in found.problems[0].what
+    evidence = job(tmp_path, f"{stamp} {line}")
+    assert of_kernel(evidence) == ([] if other else [f"{stamp} {line}"])
+    assert len(evidence.problems) == other and {problem.about for problem in evidence.problems} <= {"before", "after"}
+    assert not other or line in evidence.problems[0].what
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_fault_that_training_survived_for_long_decides_nothing(
     tmp_path: Path, at: str, survived: bool, same_file: bool
 ) -> None:
     line = f"[Mon Mar 10 {at} 2031] {LOST}"
-    found = job(tmp_path, "" if same_file else line, (f"{line}\n" if same_file else "") + stepping(5))
-    assert of_kernel(found) == ([] if survived else [line])
-    assert [problem.about for problem in found.problems] == ["survived"] * survived
+    evidence = job(tmp_path, "" if same_file else line, (f"{line}\n" if same_file else "") + stepping(5))
+    assert of_kernel(evidence) == ([] if survived else [line])
+    assert [problem.about for problem in evidence.problems] == ["survived"] * survived
 
 
 @pytest.mark.parametrize("log", [stepping(5, every_s=1800), stepping(5) + "Training complete.\n"])

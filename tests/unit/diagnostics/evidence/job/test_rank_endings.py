@@ -30,23 +30,23 @@ def error(rank: int | None, type_: str = "", message: str = "", **more: Any) -> 
     return RankError(rank, more.pop("file", "log"), 1, type_, message, **more)
 
 
-def kinds(found: Evidence) -> dict[int, str]:
-    return {rank: ending.kind for rank, ending in rank_endings(found).items()}
+def kinds(evidence: Evidence) -> dict[int, str]:
+    return {rank: ending.kind for rank, ending in rank_endings(evidence).items()}
 
 
 def test_the_ending_that_says_most_counts() -> None:
-    found = evidence(
+    result = evidence(
         error(0, exit_code=1), error(0, "RuntimeError", GLOO), error(1, signal="SIGTERM"), error(1, "KeyError", "'x'"),
         error(2, exit_code=1), error(2, exit_code=-9, signal="SIGKILL"),
         facts=(LogFact("cuda_oom", 1, "out", 4, "CUDA out of memory."),),
     )  # fmt: skip
-    assert kinds(found) == {0: "lost_peer", 1: "oom", 2: "killed"}
+    assert kinds(result) == {0: "lost_peer", 1: "oom", 2: "killed"}
 
 
 def test_of_two_alike_the_one_with_a_traceback() -> None:
     frame = Frame("train.py", 3, "f")
-    found = evidence(error(0, "KeyError", "'x'"), error(0, "KeyError", "'x'", frames=(frame,)))
-    assert rank_endings(found)[0].frames == (frame,)
+    result = evidence(error(0, "KeyError", "'x'"), error(0, "KeyError", "'x'", frames=(frame,)))
+    assert rank_endings(result)[0].frames == (frame,)
 
 
 def test_records_without_a_rank_or_about_the_watch_are_no_ending_of_a_rank() -> None:
@@ -56,8 +56,8 @@ def test_records_without_a_rank_or_about_the_watch_are_no_ending_of_a_rank() -> 
 def test_an_exit_event_of_a_run_counts_where_nothing_else_is_known() -> None:
     end = [{"kind": "event", "name": "end", "exit_code": 0, "time_s": 4.0}]
     run = RunEvidence(Path("nowhere"), Status("failed", exit_code=1), {}, {}, {}, {}, {}, {0: end, 1: end, 2: []})
-    found = rank_endings(evidence(error(1, "ValueError", "x"), run=run))
-    assert {rank: (one.kind, one.in_order) for rank, one in found.items()} == {
+    endings = rank_endings(evidence(error(1, "ValueError", "x"), run=run))
+    assert {rank: (ending.kind, ending.in_order) for rank, ending in endings.items()} == {
         0: ("exited", True), 1: ("raised", False)
     }  # fmt: skip
 
@@ -72,8 +72,8 @@ def test_a_task_of_slurm_is_a_rank_unless_torchrun_ran_in_it(with_torchrun: bool
 def test_the_rank_that_torchrun_does_not_list_had_ended() -> None:
     listed = LogFact("torchrun_list", None, "out", 9, "x", {"ranks": [0, 2], "pids": [10, 12]})
     stopped = LogFact("torchrun_signal", None, "out", 5, "x", {"pid": 12})
-    found = rank_endings(evidence(error(0, "RuntimeError", GLOO), facts=(listed, stopped)))
-    assert found[1].in_order and found[0].kind == "lost_peer"
+    endings = rank_endings(evidence(error(0, "RuntimeError", GLOO), facts=(listed, stopped)))
+    assert endings[1].in_order and endings[0].kind == "lost_peer"
     assert 1 not in rank_endings(evidence(error(0, "KeyError", "'x'"), facts=(listed, stopped)))
 
 
@@ -84,20 +84,20 @@ def test_a_sigint_of_one_rank_alone_killed_it() -> None:
 
 
 def test_a_lone_exit_code_of_1_is_its_own_unless_others_wait() -> None:
-    found = rank_endings(evidence(error(0, exit_code=1)))
-    assert settle_exit_codes(found, others=False)[0].kind == "raised"
-    assert settle_exit_codes(found, others=True)[0].kind == "failed"
+    endings = rank_endings(evidence(error(0, exit_code=1)))
+    assert settle_exit_codes(endings, others=False)[0].kind == "raised"
+    assert settle_exit_codes(endings, others=True)[0].kind == "failed"
     both = rank_endings(evidence(error(0, exit_code=1), error(1, exit_code=1)))
-    assert {one.kind for one in settle_exit_codes(both, others=False).values()} == {"failed"}
+    assert {ending.kind for ending in settle_exit_codes(both, others=False).values()} == {"failed"}
 
 
 def test_the_only_exception_without_a_rank() -> None:
-    found = evidence(error(None, "KeyError", "'x'"), error(None, "RuntimeError", GLOO), error(1, "RuntimeError", GLOO))
-    known = rank_endings(found)
-    assert add_unnamed(found, known, [0])[0].kind == "raised"
-    assert add_unnamed(found, known, [0, 2])[UNNAMED].kind == "raised"
-    found.errors.append(error(None, "ValueError", "another"))
-    assert set(add_unnamed(found, known, [0])) == {1}
+    result = evidence(error(None, "KeyError", "'x'"), error(None, "RuntimeError", GLOO), error(1, "RuntimeError", GLOO))
+    endings = rank_endings(result)
+    assert add_unnamed(result, endings, [0])[0].kind == "raised"
+    assert add_unnamed(result, endings, [0, 2])[UNNAMED].kind == "raised"
+    result.errors.append(error(None, "ValueError", "another"))
+    assert set(add_unnamed(result, endings, [0])) == {1}
 
 
 def test_a_peer_vanished_where_a_connection_closed_and_nothing_timed_out() -> None:
@@ -152,7 +152,7 @@ def test_more_kills_than_the_kernel_tells_of_stay_kills() -> None:
 
 
 def test_what_comes_after_a_ranks_own_timeout_is_an_effect() -> None:
-    found = evidence(
+    result = evidence(
         RankError(0, "log", 9, "RuntimeError", "DDP expects same model across all ranks, but Rank 0 has 51 params"),
         RankError(1, "log", 3, "ValueError", "bad batch"),
         RankError(2, "list", 9, "", "killed", signal="SIGABRT", exit_code=-6),
@@ -162,7 +162,7 @@ def test_what_comes_after_a_ranks_own_timeout_is_an_effect() -> None:
             fact("watchdog_status", 3, 5, last_enqueued=7),
         ),
     )  # fmt: skip
-    assert set(after_timeout(found, rank_endings(found))) == {0, 2}
+    assert set(after_timeout(result, rank_endings(result))) == {0, 2}
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_an_exception_about_a_lost_peer_without_a_rank_rules_nobody_out() -> Non
 
 def test_the_exit_code_beside_an_exception_about_a_lost_peer_is_nobodys_own_error() -> None:
     reset = error(None, "DistNetworkError", "Connection reset by peer")
-    told = evidence(reset, error(3, "", "exit code 1", exit_code=1))
-    endings = settle_exit_codes(add_unnamed(told, rank_endings(told), []), others=False)
+    text = evidence(reset, error(3, "", "exit code 1", exit_code=1))
+    endings = settle_exit_codes(add_unnamed(text, rank_endings(text), []), others=False)
     assert {rank: end.kind for rank, end in endings.items()} == {3: "lost_peer"}
 
 
@@ -228,18 +228,18 @@ def test_a_worker_of_ray_that_died_is_a_rank_without_a_name() -> None:
     ],
 )
 def test_what_ray_says_of_an_actor(line: str, kind: str) -> None:
-    told = evidence(
+    text = evidence(
         facts=tuple(read_text(f"ray.exceptions.RayActorError: The actor died\n{line}\n", "log", None).facts)
     )
-    (ending,) = add_unnamed(told, rank_endings(told), []).values()
+    (ending,) = add_unnamed(text, rank_endings(text), []).values()
     assert (ending.rank, ending.kind, line.startswith(str(ending.summary))) == (UNNAMED, kind, True)
 
 
 def test_an_exception_says_more_than_ray_s_sentence_about_it() -> None:
     log = "The actor died because of an error raised in its creation task, ray::W.__init__()\n"
     facts = tuple(read_text(log, "log", None).facts)
-    told = evidence(error(None, "KeyError", "'x'"), facts=facts)
-    assert [end.type for end in add_unnamed(told, rank_endings(told), []).values()] == ["KeyError"]
+    text = evidence(error(None, "KeyError", "'x'"), facts=facts)
+    assert [end.type for end in add_unnamed(text, rank_endings(text), []).values()] == ["KeyError"]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +250,6 @@ def test_an_exception_says_more_than_ray_s_sentence_about_it() -> None:
     ],
 )
 def test_a_line_of_nccl_without_its_exception_is_a_victims(text: str, kind: str | None) -> None:
-    told = evidence(facts=(LogFact("dist_backend_error", 3, "log", 7, text, {}),))
-    endings = add_unnamed(told, rank_endings(told), [])
+    result = evidence(facts=(LogFact("dist_backend_error", 3, "log", 7, text, {}),))
+    endings = add_unnamed(result, rank_endings(result), [])
     assert {rank: end.kind for rank, end in endings.items()} == ({3: kind} if kind else {})

@@ -47,9 +47,9 @@ def opened(reader: Reader, of: Source) -> tuple[Contents, list[Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_honest_file_is_taken_by_its_reader_and_read(tmp_path: Path, kind: str) -> None:
     of = source(tmp_path, kind, samples(kind)[0])
-    found = reader_of(of.path, of.head)
-    assert isinstance(found, Reader) and found.kind == kind
-    contents, loaded = opened(found, of)
+    reader = reader_of(of.path, of.head)
+    assert isinstance(reader, Reader) and reader.kind == kind
+    contents, loaded = opened(reader, of)
     assert contents and not contents.problem
     assert all(value for value in loaded)
     assert [handle.file for handle in contents.handles] == [of.file] * len(contents.handles)
@@ -62,10 +62,10 @@ def test_a_damaged_file_is_recognised_and_refused_in_one_line(tmp_path: Path, ki
         assert kind in (LOG, *READ_AS_LOGS)  # Text is never damaged.
         return
     of = source(tmp_path, kind, data)
-    found = reader_of(of.path, of.head)
-    assert isinstance(found, Reader) and found.kind == kind
+    reader = reader_of(of.path, of.head)
+    assert isinstance(reader, Reader) and reader.kind == kind
     with pytest.raises((ValueError, OSError)) as problem:
-        opened(found, of)
+        opened(reader, of)
     assert str(problem.value) and "\n" not in str(problem.value)
 
 
@@ -82,7 +82,7 @@ def test_no_other_reader_of_the_same_order_takes_it(kind: str) -> None:
 def test_gathering_finds_it_and_counts_it_under_its_kind(tmp_path: Path, kind: str) -> None:
     source(tmp_path, kind, samples(kind)[0])
     evidence = gather(tmp_path, Limits())
-    assert [found for found, of in records(evidence).items() if of] == [LOG if kind in READ_AS_LOGS else kind]
+    assert [result for result, of in records(evidence).items() if of] == [LOG if kind in READ_AS_LOGS else kind]
     assert not evidence.problems
 
 

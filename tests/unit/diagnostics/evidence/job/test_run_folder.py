@@ -24,7 +24,9 @@ def make(root, status=STATUS, **texts):
 
 def read(root):
     problems = []
-    return run_folder.read(root, Limits(), problems), [(one.file, one.what, one.reason) for one in problems]
+    return run_folder.read(root, Limits(), problems), [
+        (problem.file, problem.what, problem.reason) for problem in problems
+    ]
 
 
 def events(root, rank, *lines):
@@ -87,7 +89,7 @@ def test_an_honest_run(tmp_path):
     assert (evidence.status.state, evidence.attempt) == ("failed", 1)
     assert evidence.get("strategy.name") == "ddp"
     assert evidence.manifest == {"run_id": "r"}
-    assert [one["name"] for one in evidence.events[2]] == ["start", "end"], "of the last attempt only"
+    assert [item["name"] for item in evidence.events[2]] == ["start", "end"], "of the last attempt only"
     assert problems == []
 
 
@@ -131,14 +133,14 @@ def test_torn_and_foreign_lines_among_events_are_left_out(tmp_path):
     torn = '{"kind": "event", "name": "ev'
     spans = '{"kind": "span", "name": "\\"kind\\": \\"event\\""}\n["kind", "event"]\n'
     events(root, 0, event("start"), spans, event("end"), torn)
-    assert [one["name"] for one in read(root)[0].events[0]] == ["start", "end"]
+    assert [item["name"] for item in read(root)[0].events[0]] == ["start", "end"]
 
 
 def test_of_many_events_the_first_and_the_last_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "MAX_EVENTS", 4)
     root = make(tmp_path)
     events(root, 0, *(event(str(n)) for n in range(9)))
-    assert [one["name"] for one in read(root)[0].events[0]] == ["0", "1", "7", "8"]
+    assert [item["name"] for item in read(root)[0].events[0]] == ["0", "1", "7", "8"]
 
 
 def test_a_heartbeat_of_other_types_or_sizes_is_none(tmp_path):
@@ -148,7 +150,7 @@ def test_a_heartbeat_of_other_types_or_sizes_is_none(tmp_path):
     texts = [beat, {**beat, "time_s": "soon"}, {**beat, "step": "x"}, {**beat, "host": "h" * 5000}]
     for rank, value in enumerate(texts):
         (root / "heartbeat" / f"rank_{rank:05d}.json").write_text(json.dumps(value), encoding="utf-8")
-    assert {rank: one.step for rank, one in read(root)[0].heartbeats.items()} == {0: 3}
+    assert {rank: heartbeat.step for rank, heartbeat in read(root)[0].heartbeats.items()} == {0: 3}
 
 
 def failed(**fields):

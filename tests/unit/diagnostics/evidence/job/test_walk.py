@@ -12,7 +12,11 @@ from diagnostics.evidence.limits import Limits
 def walked(root, skipped=frozenset(), files=100):
     problems = []
     walk = Walk(root, Limits(files=files), problems, frozenset(skipped))
-    return [str(path.relative_to(root)) for path in walk.files()], [(one.file, one.what) for one in problems], walk
+    return (
+        [str(path.relative_to(root)) for path in walk.files()],
+        [(problem.file, problem.what) for problem in problems],
+        walk,
+    )
 
 
 def make(root, *names):
@@ -34,15 +38,15 @@ def test_names_that_may_be(name):
 
 def test_the_order_does_not_depend_on_the_listing(tmp_path):
     make(tmp_path, "b.log", "a/z.log", "a/b/y.log", "c.log", "a.log")
-    found, problems, _ = walked(tmp_path)
-    assert found == ["a.log", "b.log", "c.log", "a/z.log", "a/b/y.log"]
+    result, problems, _ = walked(tmp_path)
+    assert result == ["a.log", "b.log", "c.log", "a/z.log", "a/b/y.log"]
     assert not problems
 
 
 def test_what_is_skipped_and_what_is_only_counted(tmp_path):
     make(tmp_path, "train.py", "logs/a.log", "logs/old/b.log", "wandb/c.log", ".git/d.log", "d.log", "weights.bin")
-    found, _, walk = walked(tmp_path, {"logs/old"})
-    assert found == ["d.log", "logs/a.log"]
+    result, _, walk = walked(tmp_path, {"logs/old"})
+    assert result == ["d.log", "logs/a.log"]
     assert walk.seen == {".py": 1, ".log": 2, ".bin": 1}
 
 
@@ -53,8 +57,8 @@ def test_links_out_of_the_folder_and_to_nowhere_are_told(tmp_path):
     (root / "out.log").symlink_to(outside)
     (root / "gone.log").symlink_to(tmp_path / "absent")
     (root / "loop").symlink_to(root / "loop")
-    found, problems, _ = walked(root)
-    assert found == ["a.log"]
+    result, problems, _ = walked(root)
+    assert result == ["a.log"]
     assert problems == [
         ("gone.log", "a link that leads nowhere"),
         ("loop", "a link that leads nowhere"),
@@ -79,8 +83,8 @@ def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
 
 def test_there_is_an_end_to_the_files(tmp_path):
     make(tmp_path, *(f"{n}.log" for n in range(5)))
-    found, problems, _ = walked(tmp_path, files=3)
-    assert found == ["0.log", "1.log", "2.log"]
+    result, problems, _ = walked(tmp_path, files=3)
+    assert result == ["0.log", "1.log", "2.log"]
     assert problems == [(".", "over 3 files; the rest was not read; raise it with --limit-scale")]
 
 
@@ -89,8 +93,8 @@ def test_a_folder_that_is_closed_is_told(tmp_path):
     make(tmp_path, "closed/a.log", "b.log")
     (tmp_path / "closed").chmod(0)
     try:
-        found, problems, _ = walked(tmp_path)
+        result, problems, _ = walked(tmp_path)
     finally:
         (tmp_path / "closed").chmod(0o755)
-    assert found == ["b.log"]
+    assert result == ["b.log"]
     assert problems == [("closed", "cannot be listed: Permission denied")]

@@ -27,12 +27,12 @@ def settled(*facts, claims=None, **fields):
 
 
 def claims(*stated, of_rank=()):
-    made = Claims()
+    result = Claims()
     for size, file in stated:
-        made.add(size, file)
+        result.add(size, file)
     for size, file in of_rank:
-        made.add_of_rank(size, file)
-    return made
+        result.add_of_rank(size, file)
+    return result
 
 
 def test_what_all_files_state():
@@ -88,7 +88,7 @@ def test_ranks_that_such_a_job_cannot_have():
         + [SimpleNamespace(rank=None, file="x")]
     }
     evidence = settled(claims=claims((4, "a")), files=files)
-    assert [(one.file, one.what) for one in evidence.problems] == [
+    assert [(problem.file, problem.what) for problem in evidence.problems] == [
         ("rank_4", "rank 4 in a job of 4 ranks: from another job, or the name is misleading")
     ]
 

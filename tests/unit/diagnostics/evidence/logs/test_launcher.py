@@ -7,10 +7,10 @@ from tests.unit.diagnostics.evidence.texts import TORCHRUN
 
 
 def table(text):
-    made = FailureTable()
+    failure_table = FailureTable()
     for number, line in enumerate(text.splitlines(), 1):
-        made.feed(line, number)
-    return made
+        failure_table.feed(line, number)
+    return failure_table
 
 
 def row(rank, code, traceback="", local=None):
@@ -33,9 +33,9 @@ def test_the_list_of_a_job():
 
 
 def test_ranks_processes_and_where_the_node_begins():
-    made = table(TORCHRUN)
-    assert made.listed() == {"ranks": [8, 9, 10], "pids": [7298, 7299, 7300], "rank_of": {7298: 8, 7299: 9, 7300: 10}}
-    assert made.offset() == 8
+    result = table(TORCHRUN)
+    assert result.listed() == {"ranks": [8, 9, 10], "pids": [7298, 7299, 7300], "rank_of": {7298: 8, 7299: 9, 7300: 10}}
+    assert result.offset() == 8
 
 
 def test_nodes_that_disagree_have_no_offset():
@@ -45,17 +45,17 @@ def test_nodes_that_disagree_have_no_offset():
 
 
 def test_a_row_ends_with_the_first_other_line():
-    made = FailureTable()
+    failure_table = FailureTable()
     lines = row(1, 1).splitlines()
-    assert [made.feed(line, n) for n, line in enumerate(lines)] == [True] * 5
-    assert not made.feed("------------", 6)
-    assert made.row is None
-    assert not made.feed("rank: 3", 7), "a row is indented"
+    assert [failure_table.feed(line, n) for n, line in enumerate(lines)] == [True] * 5
+    assert not failure_table.feed("------------", 6)
+    assert failure_table.row is None
+    assert not failure_table.feed("rank: 3", 7), "a row is indented"
 
 
 def test_numbers_that_are_none_leave_the_row_bare():
-    made = table("  rank      : many\n  exitcode  : 1 (pid: 7)\n")
-    assert made.rows == []
+    result = table("  rank      : many\n  exitcode  : 1 (pid: 7)\n")
+    assert result.rows == []
     damaged = table("  time      : soon\n  rank      : 1 (local_rank: 1)\n  exitcode  : x\n").errors("f")
     assert [(e.rank, e.exit_code, e.time_s, e.message) for e in damaged] == [(1, None, None, "exit code None")]
 
@@ -66,9 +66,9 @@ def test_the_traceback_says_the_signal_where_the_exit_code_does_not():
 
 
 def test_a_rank_that_is_listed_twice_on_one_line_is_one():
-    made = table(row(1, 1))
-    made.rows.append(made.rows[0])
-    assert len(made.errors("f")) == 1
+    result = table(row(1, 1))
+    result.rows.append(result.rows[0])
+    assert len(result.errors("f")) == 1
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_whose_exception_it_is_and_which_signal_a_line_names():
 
 def test_a_list_that_was_pasted_as_plain_text_has_lost_its_indentation():
     pasted = row(3, -9, "Signal 9 (SIGKILL) received by PID 4003").replace("  ", "")
-    made = table(f"Root Cause (first observed failure):\n[0]:\n{pasted}")
-    assert [(e.rank, e.signal, e.exit_code) for e in made.errors("f")] == [(3, "SIGKILL", -9)]
+    result = table(f"Root Cause (first observed failure):\n[0]:\n{pasted}")
+    assert [(e.rank, e.signal, e.exit_code) for e in result.errors("f")] == [(3, "SIGKILL", -9)]
     assert not FailureTable().feed("time: 0.31  data: 0.02  rank: 1", 1), "a script's own figures are no row"

@@ -50,8 +50,8 @@ def parts(raw, head=""):
     ],
 )
 def test_prefixes(raw, text, rank, local_rank):
-    found = parts(raw)
-    assert (found[0], found[2], found[3]) == (text, rank, local_rank)
+    result = parts(raw)
+    assert (result[0], result[2], result[3]) == (text, rank, local_rank)
 
 
 @pytest.mark.parametrize(
@@ -125,36 +125,36 @@ def test_no_bytes_are_a_crash(raw):
     label_of(raw)
 
 
-def lines(path, data, words=(b"!",), wanted=lambda: False, **limits):
+def lines(path, data, words=(b"!",), wanted_next=lambda: False, **limits):
     path.write_bytes(data)
     every = []
-    reader = LineReader(path, Limits(**limits), words, wanted, lambda block, number: every.append((number, block)))
+    reader = LineReader(path, Limits(**limits), words, wanted_next, lambda block, number: every.append((number, block)))
     return list(reader.lines()), every
 
 
 def test_only_lines_with_a_word_are_cut_out(tmp_path):
-    found, _ = lines(tmp_path / "a", b"one\ntwo !\nthree\nfour ! !\n!")
-    assert found == [(2, b"two !"), (4, b"four ! !"), (5, b"!")]
+    result, _ = lines(tmp_path / "a", b"one\ntwo !\nthree\nfour ! !\n!")
+    assert result == [(2, b"two !"), (4, b"four ! !"), (5, b"!")]
 
 
 def test_the_words_of_each_line_are_known(tmp_path):
     (tmp_path / "a").write_bytes(b"no\nb a b\nnothing\na\nb\n" + b"x" * 100 + b"a\nno\nc b a\n")
     wants = iter([False, True, False])
     reader = LineReader(tmp_path / "a", Limits(line_bytes=64), (b"a", b"b", b"c "), lambda: next(wants, False))
-    found = [(number, reader.word_indices) for number, _ in reader.lines()]
-    assert found == [(2, (0, 1)), (3, ()), (4, (0,)), (5, (1,)), (6, (0,)), (8, (0, 1, 2))]
+    rows = [(number, reader.word_indices) for number, _ in reader.lines()]
+    assert rows == [(2, (0, 1)), (3, ()), (4, (0,)), (5, (1,)), (6, (0,)), (8, (0, 1, 2))]
 
 
 def test_a_consumer_in_the_middle_of_something_gets_each_line(tmp_path):
     wants = iter([False, True, True, False, False])
-    found, _ = lines(tmp_path / "a", b"a\n!\nb\nc\nd\n!\n", wanted=lambda: next(wants, False))
-    assert found == [(2, b"!"), (3, b"b"), (4, b"c"), (6, b"!")]
+    result, _ = lines(tmp_path / "a", b"a\n!\nb\nc\nd\n!\n", wanted_next=lambda: next(wants, False))
+    assert result == [(2, b"!"), (3, b"b"), (4, b"c"), (6, b"!")]
 
 
 def test_a_line_that_is_too_long_is_cut_and_the_next_ones_are_whole(tmp_path):
     long = b"! " + b"x" * (3 << 20)
-    found, every = lines(tmp_path / "a", b"a\n" + long + b"\n! b\n", line_bytes=64)
-    assert [(number, len(text)) for number, text in found] == [(2, 64), (3, 3)]
+    result, every = lines(tmp_path / "a", b"a\n" + long + b"\n! b\n", line_bytes=64)
+    assert [(number, len(text)) for number, text in result] == [(2, 64), (3, 3)]
     assert every[0][0] == 1
 
 
@@ -162,8 +162,8 @@ def test_a_line_that_is_too_long_is_cut_and_the_next_ones_are_whole(tmp_path):
 @settings(max_examples=60)
 def test_numbers_and_texts_are_those_of_the_file(tmp_path_factory, texts, ends):
     data = b"\n".join(texts) + (b"\n" if ends else b"")
-    found, every = lines(tmp_path_factory.mktemp("log") / "a", data)
-    assert found == [(n, text) for n, text in enumerate(texts, 1) if b"!" in text]
+    result, every = lines(tmp_path_factory.mktemp("log") / "a", data)
+    assert result == [(n, text) for n, text in enumerate(texts, 1) if b"!" in text]
     assert b"".join(block for _, block in every) == data
 
 

@@ -49,14 +49,14 @@ def fold(text: str, width: int) -> str:
 
 def fold_between_words(text: str, width: int) -> str:
     """As `fold -s` does: behind the last blank that fits, within a word that is too long."""
-    made = []
+    lines = []
     for line in text.split("\n"):
         while len(line) > width:
             at = line.rfind(" ", 0, width) + 1 or width
-            made.append(line[:at])
+            lines.append(line[:at])
             line = line[at:]
-        made.append(line)
-    return "\n".join(made)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def said(contents: Contents) -> list[object]:
@@ -121,9 +121,9 @@ def test_a_line_of_exactly_the_width_before_a_line_of_its_own_is_whole(tmp_path:
 def test_no_text_is_lost(lines: list[str], width: int, between_words: bool) -> None:
     reader = LineReader(Path("x"), Limits(), (b"zz",), lambda: True, None, (width - 60 * between_words, width))
     data = "".join(f"{line}\n" for line in lines).encode()
-    found = [*reader._among(data, 1)]
-    assert b"".join(text for _, text in found) == data.replace(b"\n", b"")
-    assert [number for number, _ in found] == [*range(1, len(lines) + 1)]
+    result = [*reader._among(data, 1)]
+    assert b"".join(text for _, text in result) == data.replace(b"\n", b"")
+    assert [number for number, _ in result] == [*range(1, len(lines) + 1)]
 
 
 def test_a_long_folded_log_takes_work_in_proportion_to_its_size(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_a_folded_log_whose_pieces_a_runtime_stamped_says_the_same(
     text = LOG.replace("/projects/pretraining/source/package", "")
     stamped = "".join(RUNTIMES[runtime](n) + line + "\n" for n, line in enumerate(folding(text, width).splitlines()))
     whole = "".join(RUNTIMES[runtime](n) + line + "\n" for n, line in enumerate(text.splitlines()))
-    found, expected = (scanned(tmp_path / "a.log", each) for each in (stamped, whole))
-    kept = [[(fact.kind, fact.rank, fact.fields) for fact in contents.facts] for contents in (found, expected)]
+    result, expected = (scanned(tmp_path / "a.log", each) for each in (stamped, whole))
+    kept = [[(fact.kind, fact.rank, fact.fields) for fact in contents.facts] for contents in (result, expected)]
     assert kept[0] == kept[1] and len(kept[0]) > 8
-    assert [(e.rank, e.type, e.frames) for e in found.errors] == [(e.rank, e.type, e.frames) for e in expected.errors]
-    assert found.errors
+    assert [(e.rank, e.type, e.frames) for e in result.errors] == [(e.rank, e.type, e.frames) for e in expected.errors]
+    assert result.errors
 
 
 @pytest.mark.parametrize("text", WHOLE)

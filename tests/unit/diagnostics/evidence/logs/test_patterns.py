@@ -273,8 +273,8 @@ def only(facts: list[LogFact], kind: str) -> LogFact:
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_found_and_decoded(tmp_path: Path, name: str) -> None:
     line, kind, rank, fields = CASES[name]
-    found = scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n")
-    fact = only(found.facts, kind)
+    contents = scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\nstep 2 loss 1.9\n")
+    fact = only(contents.facts, kind)
     assert fact.rank == rank
     assert {key: fact.fields.get(key) for key in fields} == fields
     assert fact.line == 2
@@ -307,9 +307,9 @@ def test_healthy_lines_say_nothing(tmp_path: Path) -> None:
     text = (
         "step 1 loss 2.0 rank 3 lr 1e-3\nsaved checkpoint\nepoch timeout=1800 watchdog on\nNCCL is the backend\n" * 50
     )
-    found = scan(tmp_path / "x.log", text)
-    assert not found.errors
-    assert {fact.kind for fact in found.facts} == {"steps"}
+    contents = scan(tmp_path / "x.log", text)
+    assert not contents.errors
+    assert {fact.kind for fact in contents.facts} == {"steps"}
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ STEP = "{'loss': 1.25, 'grad_norm': 0.7, 'learning_rate': 2e-05, 'epoch': 0.1}\n
     ],
 )
 def test_the_last_work_before_a_wait_is_kept(tmp_path: Path, text: str, what: str | None) -> None:
-    found = only(scan(tmp_path / "x.log", STEP + text + WAITS).facts, "host_work")
-    assert found.fields.get("what") == what and bool(found.fields.get("ended")) == (what is None)
+    log_fact = only(scan(tmp_path / "x.log", STEP + text + WAITS).facts, "host_work")
+    assert log_fact.fields.get("what") == what and bool(log_fact.fields.get("ended")) == (what is None)
 
 
 def test_work_that_steps_came_after_is_over(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", "Saving model checkpoint to out\n" + STEP + WAITS)
-    assert "host_work" not in {fact.kind for fact in found.facts}
+    contents = scan(tmp_path / "x.log", "Saving model checkpoint to out\n" + STEP + WAITS)
+    assert "host_work" not in {fact.kind for fact in contents.facts}

@@ -74,8 +74,8 @@ def only(steps):
 def test_a_step_of_each_trainer(line, trainer, step, loss, norm, scale):
     steps = read(f"start\n{line}\n")
     steps.series.pop("step and loss", None) if trainer == "epoch and batch" else None  # Its number within the epoch.
-    found, series = only(steps)
-    assert found == trainer
+    result, series = only(steps)
+    assert result == trainer
     assert list(series.lines) == [2]
     columns = [list(column) for column in (series.step, series.loss, series.norm, series.scale)]
     for column, value in zip(columns, (step, loss, norm, scale), strict=True):

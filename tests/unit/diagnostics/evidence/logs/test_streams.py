@@ -44,9 +44,9 @@ def prefixed(rank: int, text: str) -> str:
 )
 def test_it_is_not_how_the_rank_ended(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.log").write_text(prefixed(0, text))
-    found = gather(tmp_path, Limits())
-    assert not found.errors
-    assert [(fact.kind, fact.rank) for fact in found.facts] == [("side_error", 0)]
+    evidence = gather(tmp_path, Limits())
+    assert not evidence.errors
+    assert [(fact.kind, fact.rank) for fact in evidence.facts] == [("side_error", 0)]
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert "Error" in " ".join(report.notes)
@@ -55,7 +55,9 @@ def test_it_is_not_how_the_rank_ended(tmp_path: Path, text: str) -> None:
 def test_another_rank_s_own_exception_is_the_cause(tmp_path: Path) -> None:
     own = PLAIN.replace("__del__", "<module>")
     (tmp_path / "train.log").write_text(prefixed(0, "Exception in thread T:\n" + THREAD) + prefixed(2, own))
-    assert [(one.cause, one.ranks) for one in diagnose(tmp_path).root_causes] == [("hang.rank_raised", (2,))]
+    assert [(root_cause.cause, root_cause.ranks) for root_cause in diagnose(tmp_path).root_causes] == [
+        ("hang.rank_raised", (2,))
+    ]
 
 
 def test_a_rank_that_exits_after_it_without_another_exception_ended_by_it(tmp_path: Path) -> None:
@@ -175,9 +177,9 @@ def test_an_exception_that_is_printed_again_was_not_caught_for_that(tmp_path: Pa
         '    return _run_code(code)\n  File "/job/train.py", line 5, in main\n    raise KeyError(1)\nKeyError: 1\n'
     )
     (tmp_path / "job.log").write_text(raised + "\n" + raised)
-    found = gather(tmp_path / "job.log", Limits())
-    assert [error.type for error in found.errors] == ["KeyError"]
-    assert not any(fact.kind == "handled_error" for fact in found.facts)
+    evidence = gather(tmp_path / "job.log", Limits())
+    assert [error.type for error in evidence.errors] == ["KeyError"]
+    assert not any(fact.kind == "handled_error" for fact in evidence.facts)
 
 
 ABOVE = "step 1 of 900\nstep 2 of 900\n"

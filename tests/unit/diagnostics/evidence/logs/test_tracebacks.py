@@ -218,9 +218,9 @@ def test_rich_draws_a_box_around_a_traceback(tmp_path, width, show_locals):
     for line in out.getvalue().splitlines():
         for plain in box.lines(line):
             raised.feed(plain)
-    (found,) = raised.take(end=True)
-    assert (found.type, found.message) == ("ValueError", "no 3")
-    assert found.frames == (Frame(str(file), 3, "inner"), Frame(str(file), 6, "<module>"))
+    (result,) = raised.take(end=True)
+    assert (result.type, result.message) == ("ValueError", "no 3")
+    assert result.frames == (Frame(str(file), 3, "inner"), Frame(str(file), 6, "<module>"))
 
 
 @pytest.mark.parametrize("fold", ["/a/train |.py:3 in inner", "/a/train.py:3 |in inner", "/a/train.py:3 in |inner"])
@@ -237,8 +237,8 @@ def test_a_box_whose_line_is_full_before_a_suffix_or_a_space(fold):
     for line in box:
         for plain in reader.lines(line):
             raised.feed(plain)
-    (found,) = raised.take(end=True)
-    assert found.frames == (Frame("/a/train.py", 3, "inner"),)
+    (result,) = raised.take(end=True)
+    assert result.frames == (Frame("/a/train.py", 3, "inner"),)
 
 
 _BOX_LINES = ["╭─ Traceback (most recent call last) ─╮", "│ a.py:1 in f │", "│ /x │", "│ │", "╰─╯", "", "x"]
@@ -264,7 +264,7 @@ RuntimeError: Socket Timeout
 def test_a_raise_statement_of_the_users_is_its_own_error_and_a_call_is_not():
     own = parse(OWN_RAISE.format(code="raise RuntimeError('Socket Timeout')"))
     of_torch = parse(OWN_RAISE.format(code="store.get('raise ')"))
-    kinds = [kind_of_exception(one.type, one.message, one.frames) for one in (own, of_torch)]
+    kinds = [kind_of_exception(item.type, item.message, item.frames) for item in (own, of_torch)]
     assert kinds == ["raised", "timed_out"]
 
 

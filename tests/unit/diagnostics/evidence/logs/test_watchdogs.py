@@ -48,8 +48,8 @@ def test_no_limit_of_lines_cuts_the_watchdogs_of_a_large_job(tmp_path: Path, mon
     assert kinds.count("nccl_version") == 20 and kinds.count("watchdog_timeout") == 200
     assert kinds.count("watchdog_status") == 400 and kinds.count("watchdog_abort") == 1
     assert {fact.fields["desc"] for fact in evidence.facts if fact.kind == "watchdog_timeout"} == {"default_pg"}
-    (one,) = [one for one in detect(evidence) if one.status == "confirmed"]
-    assert one.ranks == (150,) and len(one.victims) == 199
+    (finding,) = [item for item in detect(evidence) if item.status == "confirmed"]
+    assert finding.ranks == (150,) and len(finding.victims) == 199
 
 
 def test_the_last_state_of_a_rank_counts(tmp_path: Path) -> None:

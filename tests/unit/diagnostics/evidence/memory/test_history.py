@@ -26,8 +26,8 @@ def at_peak(history, word):
 
 
 def test_what_is_freed_again_was_alive_in_between():
-    made = events(("alloc", 1, 100, FORWARD), ("alloc", 2, 50, FORWARD), ("free_completed", 1, 100, []))
-    history = read(made, {2: (50, ACTIVATIONS)}, 0)
+    result = events(("alloc", 1, 100, FORWARD), ("alloc", 2, 50, FORWARD), ("free_completed", 1, 100, []))
+    history = read(result, {2: (50, ACTIVATIONS)}, 0)
     assert total(history.peak) == 150
     assert at_peak(history, ACTIVATIONS) == 150
     assert history.peak_event["addr"] == 2
@@ -42,8 +42,8 @@ def test_a_gradient_lives_on_into_the_optimizers_step():
 
 
 def test_what_the_reduction_makes_and_frees_at_once_is_a_buffer():
-    made = events(("alloc", 1, 100, REDUCE), ("free_completed", 1, 100, []), ("alloc", 2, 5, STATES))
-    assert at_peak(read(made, {2: (5, OPTIMIZER)}, 0), BUFFERS) == 100
+    result = events(("alloc", 1, 100, REDUCE), ("free_completed", 1, 100, []), ("alloc", 2, 5, STATES))
+    assert at_peak(read(result, {2: (5, OPTIMIZER)}, 0), BUFFERS) == 100
 
 
 def test_blocks_older_than_the_history_are_in_it_from_the_start():
@@ -61,29 +61,29 @@ def test_what_was_freed_without_being_made_is_known_by_its_size():
 
 
 def test_segments_are_reserved_and_given_back():
-    made = events(("segment_alloc", 9, 1000, []), ("alloc", 1, 300, FORWARD), ("segment_free", 8, 200, []))
-    history = read(made, {1: (300, ACTIVATIONS)}, 1000)
+    result = events(("segment_alloc", 9, 1000, []), ("alloc", 1, 300, FORWARD), ("segment_free", 8, 200, []))
+    history = read(result, {1: (300, ACTIVATIONS)}, 1000)
     assert list(dict.fromkeys(row[1][AT[RESERVED]] for row in history.rows)) == [200, 1200, 900, 700]
 
 
 def test_the_first_request_that_could_not_be_met():
-    made = events(("alloc", 1, 5, FORWARD), ("oom", 0, 700, []), ("oom", 0, 900, []))
-    assert read(made, {1: (5, ACTIVATIONS)}, 0).failed == (pytest.approx(1e-6), 700)
+    result = events(("alloc", 1, 5, FORWARD), ("oom", 0, 700, []), ("oom", 0, 900, []))
+    assert read(result, {1: (5, ACTIVATIONS)}, 0).failed == (pytest.approx(1e-6), 700)
 
 
 def test_steps_and_the_region_in_which_the_peak_was():
-    made = events(("alloc", 1, 5, FORWARD), ("alloc", 2, 5, FORWARD), ("free_completed", 1, 5, []))
+    result = events(("alloc", 1, 5, FORWARD), ("alloc", 2, 5, FORWARD), ("free_completed", 1, 5, []))
     marks = [(1, True, "ProfilerStep#7"), (2, True, "forward"), (2, True, "block"), (2, False, "block"),
              (3, False, "forward"), (3, False, "ProfilerStep#7")]  # fmt: skip
-    history = read(made, {2: (5, ACTIVATIONS)}, 0, marks)
+    history = read(result, {2: (5, ACTIVATIONS)}, 0, marks)
     assert (history.peak_step, history.peak_region) == (7, "forward")
     assert history.steps == [(0.0, 7)]
 
 
 def test_without_times_the_order_stands_for_them():
-    made = events(("alloc", 1, 5, FORWARD), ("alloc", 2, 5, FORWARD))
-    del made[1]["time_us"]
-    history = read(made, {1: (5, ACTIVATIONS), 2: (5, ACTIVATIONS)}, 0, [(1, True, "ProfilerStep#7")])
+    result = events(("alloc", 1, 5, FORWARD), ("alloc", 2, 5, FORWARD))
+    del result[1]["time_us"]
+    history = read(result, {1: (5, ACTIVATIONS), 2: (5, ACTIVATIONS)}, 0, [(1, True, "ProfilerStep#7")])
     assert not history.has_times
     assert (history.rows[-1][0], history.steps, history.peak_step) == (1.0, [], None)
 

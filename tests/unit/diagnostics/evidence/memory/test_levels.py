@@ -23,24 +23,24 @@ MOVES = st.lists(
 @settings(max_examples=80)
 def test_the_highest_and_the_last_moment_stay(moves):
     """Levels that only grow: the last is the highest."""
-    made = rows(moves)
-    assert total(made[-1]) == sum(change for _, ((_, change),) in moves) == total(highest(made))
-    assert [time for time, _ in made] == sorted(time for time, _ in made)
-    assert (made[0][0], made[-1][0]) == (0.0, 100.0)
+    result = rows(moves)
+    assert total(result[-1]) == sum(change for _, ((_, change),) in moves) == total(highest(result))
+    assert [time for time, _ in result] == sorted(time for time, _ in result)
+    assert (result[0][0], result[-1][0]) == (0.0, 100.0)
 
 
 def test_many_moments_become_few_rows_with_their_peaks():
     moves = [(n / 100, [(0, 7 if n % 2 else -7)]) for n in range(1, 10_000)]
-    made = rows(moves)
-    assert len(made) <= MAX_ROWS
-    assert {total(row) for row in made} == {0, 7}
+    result = rows(moves)
+    assert len(result) <= MAX_ROWS
+    assert {total(row) for row in result} == {0, 7}
 
 
 def test_one_moment_of_a_peak_is_not_lost():
     moves = [(50.0, [(2, 100)]), (50.0001, [(2, -100)])]
-    made = rows(moves, end=1000.0)
-    assert total(highest(made)) == 100
-    assert highest(made)[1][2] == 100
+    result = rows(moves, end=1000.0)
+    assert total(highest(result)) == 100
+    assert highest(result)[1][2] == 100
 
 
 def test_a_known_peak_stays_even_where_another_is_higher():
@@ -50,19 +50,19 @@ def test_a_known_peak_stays_even_where_another_is_higher():
 
 
 def test_a_quiet_time_keeps_its_two_ends():
-    made = rows([(10.0, [(1, 8)]), (90.0, [(1, -8)])])
-    assert [(time, sizes[1]) for time, sizes in made if sizes[1]] == [(10.0, 8), (90.0, 8)]
+    result = rows([(10.0, [(1, 8)]), (90.0, [(1, -8)])])
+    assert [(time, sizes[1]) for time, sizes in result if sizes[1]] == [(10.0, 8), (90.0, 8)]
 
 
 def test_what_is_reserved_is_what_no_tensor_holds():
-    made = rows([(10.0, [(AT[RESERVED], 100)]), (20.0, [(0, 30)]), (30.0, [(0, 90)])])
-    assert list(dict.fromkeys(sizes[LAST] for time, sizes in made if time > 10.0 or sizes[LAST])) == [100, 70, 0], (
+    result = rows([(10.0, [(AT[RESERVED], 100)]), (20.0, [(0, 30)]), (30.0, [(0, 90)])])
+    assert list(dict.fromkeys(sizes[LAST] for time, sizes in result if time > 10.0 or sizes[LAST])) == [100, 70, 0], (
         "never below zero"
     )
-    assert total(made[-1]) == 120
+    assert total(result[-1]) == 120
 
 
 def test_times_out_of_the_window_count_at_its_ends():
-    made = rows([(-5.0, [(0, 4)]), (500.0, [(0, 3)])])
-    assert total(made[-1]) == 7
+    result = rows([(-5.0, [(0, 4)]), (500.0, [(0, 3)])])
+    assert total(result[-1]) == 7
     assert highest([]) is None

@@ -33,9 +33,9 @@ def error(path: Path, value: Any, rank: int | None = 2) -> Any:
 
 def test_elastic(tmp_path: Path) -> None:
     assert recognise(json.dumps(ELASTIC).encode())
-    found = error(tmp_path / "error.json", ELASTIC)
-    assert (found.rank, found.type, found.message, found.time_s) == (2, "ValueError", "bad batch", 1795269870.0)
-    assert [frame.line for frame in found.frames] == [7, 14]
+    result = error(tmp_path / "error.json", ELASTIC)
+    assert (result.rank, result.type, result.message, result.time_s) == (2, "ValueError", "bad batch", 1795269870.0)
+    assert [frame.line for frame in result.frames] == [7, 14]
 
 
 def test_a_log_of_json_lines_is_no_error_file() -> None:
@@ -45,8 +45,8 @@ def test_a_log_of_json_lines_is_no_error_file() -> None:
 
 
 def test_elastic_in_the_agents_copy_with_a_code(tmp_path: Path) -> None:
-    found = error(tmp_path / "error.json", {"message": {**ELASTIC["message"], "errorCode": -6}})
-    assert (found.exit_code, found.signal) == (-6, "SIGABRT")
+    result = error(tmp_path / "error.json", {"message": {**ELASTIC["message"], "errorCode": -6}})
+    assert (result.exit_code, result.signal) == (-6, "SIGABRT")
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_elastic_in_the_agents_copy_with_a_code(tmp_path: Path) -> None:
     ],
 )
 def test_plain_messages(tmp_path: Path, message: str, kind: str, text: str) -> None:
-    found = error(tmp_path / "error.json", {"message": message})
-    assert (found.type, found.message) == (kind, text)
+    result = error(tmp_path / "error.json", {"message": message})
+    assert (result.type, result.message) == (kind, text)
 
 
 def test_dtks_own(tmp_path: Path) -> None:
     assert recognise(json.dumps(DTK, indent=2).encode())
-    found = error(tmp_path / "error.json", DTK, rank=None)
-    assert (found.rank, found.type, found.region, found.time_s) == (3, "ValueError", "backward", 1795269870.5)
-    assert (found.frames[0].file, found.frames[0].line, found.frames[0].function) == ("train.py", 7, "step")
+    result = error(tmp_path / "error.json", DTK, rank=None)
+    assert (result.rank, result.type, result.region, result.time_s) == (3, "ValueError", "backward", 1795269870.5)
+    assert (result.frames[0].file, result.frames[0].line, result.frames[0].function) == ("train.py", 7, "step")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_damage_is_a_value_error(tmp_path: Path, text: str) -> None:
 
 
 def test_fields_of_other_types_do_no_harm(tmp_path: Path) -> None:
-    odd: dict[str, Any] = {key: [1, {"a": 2}] for key in DTK}
-    found = error(tmp_path / "error.json", odd, rank=None)
-    assert (found.rank, found.type, found.frames) == (None, "", ())
-    odd = {"message": {"message": "x", "extraInfo": {"py_callstack": 5, "timestamp": "nan"}, "errorCode": 1e400}}
-    assert error(tmp_path / "error.json", odd).time_s is None
+    by_key: dict[str, Any] = {key: [1, {"a": 2}] for key in DTK}
+    result = error(tmp_path / "error.json", by_key, rank=None)
+    assert (result.rank, result.type, result.frames) == (None, "", ())
+    by_key = {"message": {"message": "x", "extraInfo": {"py_callstack": 5, "timestamp": "nan"}, "errorCode": 1e400}}
+    assert error(tmp_path / "error.json", by_key).time_s is None
 
 
 HONEST = json.dumps(DTK).encode()

@@ -88,7 +88,7 @@ DAMAGED = HONEST[: len(HONEST) // 2]
 def test_a_file_that_nobody_can_have_copied_tells_when_it_was_written(tmp_path: Path) -> None:
     file = handle(tmp_path, "tr_0", pickle.dumps(json.loads(as_json())))
     (dump,) = file.load()
-    for later_s, known in ((0.4, True), (8.0, True), (3600.0, False)):
+    for later_s, expected in ((0.4, True), (8.0, True), (3600.0, False)):
         os.utime(file.path, (dump.last_s() + later_s, dump.last_s() + later_s))
         (again,) = file.load()
-        assert (again.time_s == pytest.approx(dump.last_s() + later_s)) if known else again.time_s is None
+        assert (again.time_s == pytest.approx(dump.last_s() + later_s)) if expected else again.time_s is None

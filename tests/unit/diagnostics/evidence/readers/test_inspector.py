@@ -15,15 +15,15 @@ from diagnostics.evidence.readers.inspector import InspectorFile
 def lines(
     rank: int, times_us: list[float], size: int = 3, name: str = "0x9", own_header: bool = True, **call: Any
 ) -> bytes:
-    made = []
+    result = []
     for n, time_us in enumerate(times_us):
         about = {
             "header": {"id": name, "rank": rank, "n_ranks": size, "nnodes": 1},
             "metadata": {"inspector_output_format_version": "v4.0", "dump_timestamp_us": 10**15 + n * 10**5, "pid": 7},
         }
         did = {"coll": "AllReduce", "coll_sn": n, "coll_msg_size_bytes": 8, "coll_exec_time_us": time_us, **call}
-        made += [{**about, "coll_perf": did}] if own_header else [{"dump_stats": 1, **about}, {"coll_perf": did}]
-    return b"".join(json.dumps(line).encode() + b"\n" for line in made)
+        result += [{**about, "coll_perf": did}] if own_header else [{"dump_stats": 1, **about}, {"coll_perf": did}]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in result)
 
 
 HONEST = lines(0, [10, 20])
@@ -38,7 +38,7 @@ def written(folder: Path, times_us: list[list[float]], **more: Any) -> Path:
 
 def late(rank: int, world: int = 3, calls: int = 20, by_us: float = 60_000) -> list[list[float]]:
     """Others wait for one; 0.1 s lie between the lines."""
-    return [[100.0 + n % 3 + (0 if one == rank else by_us) for n in range(calls)] for one in range(world)]
+    return [[100.0 + n % 3 + (0 if number == rank else by_us) for n in range(calls)] for number in range(world)]
 
 
 def test_collectives_alone_are_no_good_health(tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_ranks_of_a_smaller_communicator_are_named_as_in_the_job(tmp_path: Path)
     )
 )
 @settings(max_examples=40, deadline=None)
-def test_damaged_lines_are_left_out(tmp_path_factory: pytest.TempPathFactory, made: list[bytes]) -> None:
+def test_damaged_lines_are_left_out(tmp_path_factory: pytest.TempPathFactory, datas: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("odd") / "a.log"
-    path.write_bytes(b"\n".join(made))
-    whole = sum(line in HONEST.splitlines() for line in {*made})
+    path.write_bytes(b"\n".join(datas))
+    whole = sum(line in HONEST.splitlines() for line in {*datas})
     try:
-        assert sum(len(one.calls) for one in InspectorFile(path, "a.log", None, Limits()).load()) == whole
+        assert sum(len(item.calls) for item in InspectorFile(path, "a.log", None, Limits()).load()) == whole
     except ValueError:
         assert whole == 0

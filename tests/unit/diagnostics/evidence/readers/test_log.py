@@ -23,8 +23,8 @@ def scan(path: Path, text: str | bytes, rank: int | None = None, limits: Limits 
 
 
 def test_tracebacks_of_two_ranks_that_write_at_the_same_time(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", TWO_RANKS)
-    errors = {error.rank: error for error in found.errors}
+    contents = scan(tmp_path / "x.log", TWO_RANKS)
+    errors = {error.rank: error for error in contents.errors}
     assert set(errors) == {0, 1}
     assert errors[1].type == "KeyError"
     assert errors[1].message == "'x' (then ValueError: bad batch)"
@@ -117,15 +117,15 @@ def test_a_terminal_folds_wherever_its_line_ends(tmp_path: Path, at: str) -> Non
 
 
 def test_torchruns_list_of_failures(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", TORCHRUN)
-    errors = {error.rank: error for error in found.errors}
+    contents = scan(tmp_path / "x.log", TORCHRUN)
+    errors = {error.rank: error for error in contents.errors}
     assert set(errors) == {8, 9, 10}
     assert (errors[9].signal, errors[9].exit_code, errors[9].type) == ("SIGKILL", -9, "")
     assert (errors[8].signal, errors[8].exit_code) == ("SIGTERM", -15)
     assert (errors[10].type, errors[10].exit_code) == ("ValueError", 1)
     assert errors[10].message == "bad batch"
     assert errors[10].frames[0].line == 14
-    assert found.offset == 8
+    assert contents.offset == 8
 
 
 def test_prefixes_say_whose_line_it_is(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_prefixes_say_whose_line_it_is(tmp_path: Path) -> None:
         f"10%|# | 1/10\r20%|## | 2/10\r[rank8]: {oom.format(5)}",
         oom.format(6),
     ]
-    found = scan(tmp_path / "x.log", "\n".join(lines) + "\n", rank=2)
-    assert [fact.rank for fact in found.facts] == [3, 5, 6, 7, 8, None]  # The last one may be of any rank.
+    contents = scan(tmp_path / "x.log", "\n".join(lines) + "\n", rank=2)
+    assert [fact.rank for fact in contents.facts] == [3, 5, 6, 7, 8, None]  # The last one may be of any rank.
     (fact,) = scan(tmp_path / "x.log", lines[-1].replace("6", "7") + "\n", rank=2).facts
     assert fact.rank == 2
 
@@ -171,10 +171,10 @@ def test_a_list_of_other_ranks_shows_that_all_ranks_write_a_log(tmp_path: Path) 
 
 def test_srun_labels(tmp_path: Path) -> None:
     text = "".join(f"{rank:2d}: step {step}\n" for step in range(4) for rank in range(12))
-    found = scan(
+    contents = scan(
         tmp_path / "x.out", f"{text}11: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB\n"
     )
-    assert [fact.rank for fact in found.facts] == [11]
+    assert [fact.rank for fact in contents.facts] == [11]
 
 
 def test_a_data_loader_workers_own_exception_is_the_cause(tmp_path: Path) -> None:
@@ -242,12 +242,12 @@ ValueError: no advantage
 
 
 def test_what_a_task_of_ray_raised_is_the_cause(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", RAY)
-    (error,) = found.errors
+    contents = scan(tmp_path / "x.log", RAY)
+    (error,) = contents.errors
     assert (error.type, error.message, error.rank) == ("ValueError", "no advantage", None)
     assert (error.frames[0].file, error.frames[0].line) == ("actor.py", 77)
     assert [frame.file for frame in error.frames][-1] == "main.py"
-    assert [fact.kind for fact in found.facts] == ["launcher_error"]
+    assert [fact.kind for fact in contents.facts] == ["launcher_error"]
 
 
 def test_an_exception_of_torchrun_is_no_ranks(tmp_path: Path) -> None:
@@ -263,10 +263,10 @@ Traceback (most recent call last):
     run(args)
 torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.
 """
-    found = scan(tmp_path / "x.log", text)
-    assert not found.errors
-    assert [fact.kind for fact in found.facts] == ["store_timeout", "store_timeout", "launcher_error"]
-    assert found.facts[0].fields == {"timeout_ms": 60000}
+    contents = scan(tmp_path / "x.log", text)
+    assert not contents.errors
+    assert [fact.kind for fact in contents.facts] == ["store_timeout", "store_timeout", "launcher_error"]
+    assert contents.facts[0].fields == {"timeout_ms": 60000}
 
 
 @pytest.mark.parametrize("wrapper", ["/lib/torch/distributed/elastic/multiprocessing/errors/__init__.py", "train.py"])
@@ -322,8 +322,8 @@ def test_the_same_fact_in_the_words_of_other_versions(
 def test_the_watchdogs_line_names_the_rank_of_a_cuda_error(tmp_path: Path) -> None:
     error = "CUDA error: uncorrectable ECC error encountered"
     head = "[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception: "
-    found = scan(tmp_path / "x.log", f"RuntimeError: {error}\n{head}{error}\n")
-    assert [(fact.kind, fact.rank) for fact in found.facts] == [("cuda_error", None), ("cuda_error", 1)]
+    contents = scan(tmp_path / "x.log", f"RuntimeError: {error}\n{head}{error}\n")
+    assert [(fact.kind, fact.rank) for fact in contents.facts] == [("cuda_error", None), ("cuda_error", 1)]
 
 
 def test_stacks_and_last_words_within_a_log(tmp_path: Path) -> None:
@@ -340,29 +340,29 @@ Current thread 0x00007f02 (most recent call first):
 
 Extension modules: numpy
 """
-    found = scan(tmp_path / "x.log", text, rank=1)
-    (error,) = found.errors
+    contents = scan(tmp_path / "x.log", text, rank=1)
+    (error,) = contents.errors
     assert (error.rank, error.signal, error.frames[0].line) == (1, "SIGSEGV", 9)
-    (stacks,) = found.stacks
+    (stacks,) = contents.stacks
     assert [thread.main for thread in stacks.threads] == [False, True]
 
 
 def test_nccl_names_processes_and_init_lines_say_their_ranks(tmp_path: Path) -> None:
     init = "g:{pid}:9 [0] NCCL INFO ncclCommInitRank comm 0x1 rank {rank} nranks 4 cudaDev 0 nvmlDev 0 busId 1 commId 0x2 - "
     text = "".join(f"{init.format(pid=70 + rank, rank=rank)}Init START\n" for rank in range(4))
-    found = scan(tmp_path / "x.log", text)
-    assert found.processes == {f"g:{70 + rank}": (4, rank) for rank in range(4)}
-    assert {fact.fields["phase"] for fact in found.facts} == {"START"}
+    contents = scan(tmp_path / "x.log", text)
+    assert contents.processes == {f"g:{70 + rank}": (4, rank) for rank in range(4)}
+    assert {fact.fields["phase"] for fact in contents.facts} == {"START"}
 
 
 def test_repeats_are_counted_and_kinds_are_bounded(tmp_path: Path) -> None:
     same = "g:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n" * 5000
     many = "".join(f"CUDA out of memory. Tried to allocate {size}.00 MiB\n" for size in range(1, 1001))
-    found = scan(tmp_path / "x.log", same + many)
-    (transport,) = (fact for fact in found.facts if fact.kind == "nccl_transport")
+    contents = scan(tmp_path / "x.log", same + many)
+    (transport,) = (fact for fact in contents.facts if fact.kind == "nccl_transport")
     assert transport.fields["count"] == 5000
-    assert sum(fact.kind == "cuda_oom" for fact in found.facts) == 64
-    assert found.dropped == 936
+    assert sum(fact.kind == "cuda_oom" for fact in contents.facts) == 64
+    assert contents.dropped == 936
 
 
 def test_last_error_of_nccl(tmp_path: Path) -> None:
@@ -375,8 +375,8 @@ def test_last_error_of_nccl(tmp_path: Path) -> None:
 def test_line_numbers_across_blocks_and_lines_of_megabytes(tmp_path: Path) -> None:
     oom = b"CUDA out of memory. Tried to allocate 2.00 GiB"
     text = b"x" * (3 << 20) + b"\n" + (b"step 1 loss 2.0\n" * 200_000) + oom + b"\n" + b"\0" * 5_000_000 + b"\n" + oom
-    found = scan(tmp_path / "x.log", text)
-    (fact,) = (fact for fact in found.facts if fact.kind != "steps")
+    contents = scan(tmp_path / "x.log", text)
+    (fact,) = (fact for fact in contents.facts if fact.kind != "steps")
     assert (fact.line, fact.fields["count"]) == (200_002, 2)
 
 
@@ -389,9 +389,9 @@ def test_300_000_lines_take_little_work_each(tmp_path: Path) -> None:
     lines[150_000] = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     path = tmp_path / "x.log"
     path.write_text("\n".join(lines), encoding="utf-8")
-    found, calls = calls_in(lambda: read(path, "x.log", None, Limits(), b""))
-    assert [fact.kind for fact in found.facts if fact.kind != "steps"] == ["handled_error"]
-    assert [fact.line for fact in found.facts if fact.kind != "steps"] == [150_001]
+    result, calls = calls_in(lambda: read(path, "x.log", None, Limits(), b""))
+    assert [fact.kind for fact in result.facts if fact.kind != "steps"] == ["handled_error"]
+    assert [fact.line for fact in result.facts if fact.kind != "steps"] == [150_001]
     assert calls < 100_000
 
 
@@ -412,9 +412,9 @@ def test_a_line_made_to_be_slow_is_not(tmp_path: Path, word: str) -> None:
 
 def test_a_stream_that_is_too_long_keeps_what_was_read(tmp_path: Path) -> None:
     text = "CUDA out of memory. Tried to allocate 2.00 GiB\n" + "x\n" * 3_000_000
-    found = scan(tmp_path / "x.log", text, limits=Limits(stream_bytes=2 << 20))
-    assert len(found.facts) == 1
-    assert "--limit-scale" in found.problem
+    contents = scan(tmp_path / "x.log", text, limits=Limits(stream_bytes=2 << 20))
+    assert len(contents.facts) == 1
+    assert "--limit-scale" in contents.problem
 
 
 def test_an_abort_behind_a_traceback_is_no_part_of_its_message(tmp_path: Path) -> None:
@@ -452,10 +452,10 @@ STEPS = "".join(f"step {n} loss 2.0\n" for n in range(2, 6))
 def test_an_exception_behind_which_the_log_goes_on_was_handled(
     tmp_path: Path, rank: int | None, after: str, handled: bool
 ) -> None:
-    found = scan(tmp_path / "x.log", RAISED + after, rank)
-    facts = [(fact.line, fact.fields["at"], fact.text) for fact in found.facts if fact.kind == "handled_error"]
+    contents = scan(tmp_path / "x.log", RAISED + after, rank)
+    facts = [(fact.line, fact.fields["at"], fact.text) for fact in contents.facts if fact.kind == "handled_error"]
     assert facts == ([(5, "train.py:5", "IndexError: list index out of range")] if handled else [])
-    lasting = [error.frames[0].line for error in found.errors]
+    lasting = [error.frames[0].line for error in contents.errors]
     assert lasting == ([6] if "line 6" in after else [] if handled else [5])
 
 
@@ -472,8 +472,10 @@ def test_the_lines_that_torch_adds_to_a_message_are_part_of_it(tmp_path: Path) -
 
 
 def test_torchruns_first_word_on_a_failure_is_enough(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n")
-    assert [(error.rank, error.signal, error.exit_code) for error in found.errors] == [(-4, "SIGKILL", -9)]
+    contents = scan(
+        tmp_path / "x.log", "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n"
+    )
+    assert [(error.rank, error.signal, error.exit_code) for error in contents.errors] == [(-4, "SIGKILL", -9)]
 
 
 def test_gloos_abort_is_told_without_its_c_plus_plus(tmp_path: Path) -> None:
@@ -510,20 +512,20 @@ def test_a_traceback_behind_what_a_logger_or_a_bar_puts_in_front(tmp_path: Path,
 
 
 def test_the_same_last_line_of_several_processes_is_one_exception(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", "ValueError: bad shape\n" * 3 + "[rank2]: ValueError: bad shape\n")
-    assert [(error.rank, error.message) for error in found.errors] == [(None, "bad shape"), (2, "bad shape")]
+    contents = scan(tmp_path / "x.log", "ValueError: bad shape\n" * 3 + "[rank2]: ValueError: bad shape\n")
+    assert [(error.rank, error.message) for error in contents.errors] == [(None, "bad shape"), (2, "bad shape")]
 
 
 def test_a_last_line_alone_was_handled_where_a_whole_traceback_follows(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", "OSError: no answer, trying again\n" + "\n".join(TRACE) + "\n")
-    assert [error.type for error in found.errors] == ["KeyError"]
-    assert [fact.kind for fact in found.facts] == ["handled_error"]
+    contents = scan(tmp_path / "x.log", "OSError: no answer, trying again\n" + "\n".join(TRACE) + "\n")
+    assert [error.type for error in contents.errors] == ["KeyError"]
+    assert [fact.kind for fact in contents.facts] == ["handled_error"]
 
 
 def test_an_exception_behind_which_any_trainer_tells_more_steps_was_handled(tmp_path: Path) -> None:
     steps = "".join(f"{{'loss': {3 - n / 10}, 'learning_rate': 1e-4, 'epoch': {n / 100}}}\n" for n in range(5))
-    found = scan(tmp_path / "x.log", "\n".join(TRACE) + "\n" + "checking\n" * 200 + steps)
-    assert found.errors == []
+    contents = scan(tmp_path / "x.log", "\n".join(TRACE) + "\n" + "checking\n" * 200 + steps)
+    assert contents.errors == []
 
 
 CHILD = """\
@@ -593,28 +595,28 @@ def test_deepspeeds_launcher_names_the_process_that_it_started_last(
 
 def test_a_driver_that_lost_a_worker_raised_nothing_of_its_own(tmp_path: Path) -> None:
     text = "\n".join((*TRACE[:3], "ray.exceptions.ActorDiedError: The actor died unexpectedly before its task.")) + "\n"
-    found = scan(tmp_path / "x.log", text)
-    assert (found.errors, [fact.kind for fact in found.facts]) == ([], ["launcher_error"])
+    contents = scan(tmp_path / "x.log", text)
+    assert (contents.errors, [fact.kind for fact in contents.facts]) == ([], ["launcher_error"])
 
 
 def test_a_script_whose_child_failed_raised_nothing_of_its_own(tmp_path: Path) -> None:
-    found = scan(
+    contents = scan(
         tmp_path / "x.log", "\n".join((*TRACE[:3], "RuntimeError: Step 1 exited with non-zero status 3")) + "\n"
     )
-    assert [(error.type, error.rank, error.exit_code) for error in found.errors] == [("", None, 3)]
-    assert [fact.kind for fact in found.facts] == ["launcher_error"]
+    assert [(error.type, error.rank, error.exit_code) for error in contents.errors] == [("", None, 3)]
+    assert [fact.kind for fact in contents.facts] == ["launcher_error"]
 
 
 @pytest.mark.parametrize(
-    ("head", "known"),
+    ("head", "expected"),
     [
         (b"step 1 loss 2.0\n" + b"\0" * 4000, True),  # What a node that crashed left of its last block.
         (b"\0" * 4000, False),
         (b"PK\3\4\0\0\x08\0" * 90 + b"\0" * 4000, False),
     ],
 )
-def test_zeros_behind_a_text(head: bytes, known: bool) -> None:
-    assert recognise(head) is known
+def test_zeros_behind_a_text(head: bytes, expected: bool) -> None:
+    assert recognise(head) is expected
 
 
 @pytest.mark.parametrize(
@@ -640,14 +642,14 @@ def test_zeros_behind_a_text(head: bytes, known: bool) -> None:
     ],
 )
 def test_what_a_shell_tells_of_a_command_that_a_signal_ended(tmp_path: Path, line: str, signal: str | None) -> None:
-    found = scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\n")
-    assert [(error.rank, error.signal) for error in found.errors] == ([(None, signal)] if signal else [])
+    contents = scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\n")
+    assert [(error.rank, error.signal) for error in contents.errors] == ([(None, signal)] if signal else [])
 
 
 def test_batches_of_one_epoch_are_progress(tmp_path: Path) -> None:
     batches = "".join(f"Epoch 1 batch {n} loss 2.{n}\n" for n in (30, 40, 50))
-    found = scan(tmp_path / "x.log", "ValueError: could not convert 'n/a'\n" + batches)
-    assert (found.errors, [fact.kind for fact in found.facts if fact.kind != "steps"]) == ([], ["handled_error"])
+    contents = scan(tmp_path / "x.log", "ValueError: could not convert 'n/a'\n" + batches)
+    assert (contents.errors, [fact.kind for fact in contents.facts if fact.kind != "steps"]) == ([], ["handled_error"])
 
 
 def test_a_traceback_in_a_box_of_a_rank_among_others(tmp_path: Path) -> None:
@@ -864,10 +866,10 @@ def test_the_rank_of_a_logger_names_who_raised_what_others_print_without_it(tmp_
 @pytest.mark.parametrize("prefix", ["", "[rank7]: "])
 def test_a_traceback_at_the_end_without_its_exception_is_told(tmp_path: Path, prefix: str) -> None:
     cut = "".join(f"{prefix}{line}\n" for line in RAISED.splitlines()[1:-1])
-    found = scan(tmp_path / "x.log", f"step 1\n{cut}")
-    ((kind, rank, text),) = [(fact.kind, fact.rank, fact.text) for fact in found.facts]
+    contents = scan(tmp_path / "x.log", f"step 1\n{cut}")
+    ((kind, rank, text),) = [(fact.kind, fact.rank, fact.text) for fact in contents.facts]
     assert (kind, rank) == ("cut_traceback", 7 if prefix else None) and '"train.py", line 5, in main' in text
-    assert not found.errors and not scan(tmp_path / "y.log", RAISED).facts
+    assert not contents.errors and not scan(tmp_path / "y.log", RAISED).facts
 
 
 @pytest.mark.parametrize("launcher", ["torch/distributed/launch.py", "torch/distributed/run.py"])
@@ -896,9 +898,9 @@ LISTED = (
 @pytest.mark.parametrize(("steps", "survived"), [(3, True), (1, False)])
 def test_what_enough_steps_follow_ended_nothing(tmp_path: Path, trouble: str, steps: int, survived: bool) -> None:
     """The job tried again with another port or batch, or another run was appended to the file."""
-    found = scan(tmp_path / "x.log", trouble + "".join(f"step {n} loss 2.0\n" for n in range(steps)))
-    kinds = {fact.kind for fact in found.facts} - {"steps"}
-    assert (not kinds and not found.errors) == survived
+    contents = scan(tmp_path / "x.log", trouble + "".join(f"step {n} loss 2.0\n" for n in range(steps)))
+    kinds = {fact.kind for fact in contents.facts} - {"steps"}
+    assert (not kinds and not contents.errors) == survived
 
 
 BAR = "Epoch 9: 100%|███| 860/860 [00:05<00:00, 162.25it/s, v_num=1, train_loss_step=1.460]"
@@ -923,17 +925,17 @@ BAR = "Epoch 9: 100%|███| 860/860 [00:05<00:00, 162.25it/s, v_num=1, train
     ],
 )
 def test_the_end_of_the_training_is_told_unless_steps_follow(tmp_path: Path, line: str, ended: bool) -> None:
-    for after, told in (("", ended), ("step 10 loss 2.0\n", False)):
-        found = scan(tmp_path / "x.log", f"step 8 loss 2.0\n{line}\n{after}")
-        assert any(fact.kind == "training_ended" for fact in found.facts) == told
+    for after, text in (("", ended), ("step 10 loss 2.0\n", False)):
+        contents = scan(tmp_path / "x.log", f"step 8 loss 2.0\n{line}\n{after}")
+        assert any(fact.kind == "training_ended" for fact in contents.facts) == text
 
 
-@pytest.mark.parametrize(("left", "ended"), [(4, True), (3, False)])
-def test_all_processes_that_deepspeed_started_left_in_order(tmp_path: Path, left: int, ended: bool) -> None:
+@pytest.mark.parametrize(("remaining", "ended"), [(4, True), (3, False)])
+def test_all_processes_that_deepspeed_started_left_in_order(tmp_path: Path, remaining: int, ended: bool) -> None:
     head = "[2031-11-20 09:12:57,512] [INFO] [launch.py:{}] {}\n"
-    exits = "".join(head.format("351:main", f"Process {60 + n} exits successfully.") for n in range(left))
-    found = scan(tmp_path / "x.log", head.format("253:main", "dist_world_size=4") + "step 1 loss 2.0\n" + exits)
-    assert any(fact.kind == "training_ended" for fact in found.facts) == ended
+    exits = "".join(head.format("351:main", f"Process {60 + n} exits successfully.") for n in range(remaining))
+    contents = scan(tmp_path / "x.log", head.format("253:main", "dist_world_size=4") + "step 1 loss 2.0\n" + exits)
+    assert any(fact.kind == "training_ended" for fact in contents.facts) == ended
 
 
 POD = (
@@ -946,8 +948,8 @@ POD = (
     ("state", "reason", "counts"), [("Terminated", "Completed", False), ("Waiting", "CrashLoopBackOff", True)]
 )
 def test_the_current_state_of_a_pod_decides(tmp_path: Path, state: str, reason: str, counts: bool) -> None:
-    found = scan(tmp_path / "x.log", POD.format(state=state, reason=reason))
-    assert any(fact.kind == "kernel_oom" for fact in found.facts) == counts
+    contents = scan(tmp_path / "x.log", POD.format(state=state, reason=reason))
+    assert any(fact.kind == "kernel_oom" for fact in contents.facts) == counts
 
 
 def test_torchruns_copy_of_a_traceback_needs_no_head(tmp_path: Path) -> None:
@@ -992,12 +994,12 @@ def test_what_a_job_survived_that_went_on_or_ended_in_order(
         for part in (range(40), range(40, 90))
     ]
 
-    def told(text: str) -> bool:
+    def is_fact(text: str) -> bool:
         return kind in {fact.kind for fact in scan(tmp_path / "x.log", text).facts}
 
-    assert told(f"{steps[0]}{line}\n")
-    assert told(f"{steps[0]}{line}\n{steps[1]}") != survived
-    assert told(f"{steps[0]}{line}\n{steps[1]}Training complete.\n") != before_the_end
+    assert is_fact(f"{steps[0]}{line}\n")
+    assert is_fact(f"{steps[0]}{line}\n{steps[1]}") != survived
+    assert is_fact(f"{steps[0]}{line}\n{steps[1]}Training complete.\n") != before_the_end
 
 
 @pytest.mark.parametrize("line", ["Fatal Python error: Segmentation fault", "RuntimeError: no fork"])
@@ -1011,8 +1013,8 @@ SIGNALLED = "[n8:{0}:0:{0}] Caught signal 11 (Segmentation fault: address not ma
 
 
 def test_each_process_that_says_it_died_counts(tmp_path: Path) -> None:
-    found = scan(tmp_path / "x.log", "".join(SIGNALLED.format(pid) for pid in (70, 71, 75)))
-    assert [(error.signal, error.line) for error in found.errors] == [("SIGSEGV", 1), ("SIGSEGV", 2), ("SIGSEGV", 3)]
+    contents = scan(tmp_path / "x.log", "".join(SIGNALLED.format(pid) for pid in (70, 71, 75)))
+    assert [(error.signal, error.line) for error in contents.errors] == [("SIGSEGV", 1), ("SIGSEGV", 2), ("SIGSEGV", 3)]
 
 
 @pytest.mark.parametrize(
@@ -1035,14 +1037,14 @@ def test_each_process_that_says_it_died_counts(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_of_the_file_system_in_a_line_of_a_logger(tmp_path: Path, line: str, message: str) -> None:
-    found = [(e.type, e.message) for e in scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\n").errors]
-    assert found == ([("OSError", message)] if message else [])
+    rows = [(e.type, e.message) for e in scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\n").errors]
+    assert rows == ([("OSError", message)] if message else [])
 
 
 def test_an_error_of_the_file_system_behind_which_the_training_goes_on(tmp_path: Path) -> None:
     steps = "".join(f"step {n} loss {2 - n / 100}\n" for n in range(20))
-    found = scan(tmp_path / "x.log", "ERROR: saver: [Errno 5] Input/output error\n" + steps)
-    assert (found.errors, [f.kind for f in found.facts if f.kind == "handled_error"]) == ([], ["handled_error"])
+    contents = scan(tmp_path / "x.log", "ERROR: saver: [Errno 5] Input/output error\n" + steps)
+    assert (contents.errors, [f.kind for f in contents.facts if f.kind == "handled_error"]) == ([], ["handled_error"])
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_what_steps_leave_in_a_real_recording(tmp_path: Path, kept: int, frees_g
         cost = report.root_causes[0].cost
         assert cost is not None and cost.value == 100 * kept * 256 * 4
     else:
-        (leak,) = [one.finding for one in report.findings if one.finding.cause == "memory.leak"]
+        (leak,) = [finding.finding for finding in report.findings if finding.finding.cause == "memory.leak"]
         assert leak.status == "ruled_out"
 
 

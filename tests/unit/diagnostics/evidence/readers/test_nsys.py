@@ -18,12 +18,12 @@ def real() -> NsysFile:
 
 def test_each_device_of_an_export_becomes_a_rank() -> None:
     ranks = [profile(trace) for trace in real().load()]
-    assert [one.rank for one in ranks] == [0, 1]
-    for one in ranks:
-        times = one.window
+    assert [item.rank for item in ranks] == [0, 1]
+    for rank in ranks:
+        times = rank.window
         assert times.compute + times.exposed + times.memory + times.idle == times.wall
-        assert {call.message.op for call in one.calls} == {"send_recv"}
-        assert all(call.on_compute and not call.overlapped for call in one.calls)
+        assert {call.message.op for call in rank.calls} == {"send_recv"}
+        assert all(call.on_compute and not call.overlapped for call in rank.calls)
 
 
 @pytest.mark.parametrize("kept", [100, 5_000, 400_000])

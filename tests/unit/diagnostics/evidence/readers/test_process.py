@@ -40,8 +40,8 @@ def test_looks_call_and_counters(tmp_path: Path) -> None:
 
 
 def test_an_exit_code_says_how_the_rank_ended(tmp_path: Path) -> None:
-    gone = write(tmp_path, last=[9.0, "", 0, 0, ""], looks=[], exit_code=-9)
-    assert [error.exit_code for error in read(gone, "f", Limits()).errors] == [-9]
+    path = write(tmp_path, last=[9.0, "", 0, 0, ""], looks=[], exit_code=-9)
+    assert [error.exit_code for error in read(path, "f", Limits()).errors] == [-9]
 
 
 @pytest.mark.parametrize(

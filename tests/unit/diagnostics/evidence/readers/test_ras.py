@@ -93,10 +93,10 @@ def member(rank: int, launched: int) -> dict[str, Any]:
 
 
 def as_json(counts: list[int], missing: list[int]) -> bytes:
-    gone = [{"rank": rank, "host": "h", "status": {"unresponsive": True, "considered_dead": False}} for rank in missing]
-    one = {"hash": "0xfa93", "size": len(counts) + len(missing), "ranks": [*map(member, range(len(counts)), counts)]}
+    lost = [{"rank": rank, "host": "h", "status": {"unresponsive": True, "considered_dead": False}} for rank in missing]
+    item = {"hash": "0xfa93", "size": len(counts) + len(missing), "ranks": [*map(member, range(len(counts)), counts)]}
     head = {"nccl_version": "2.28.7", "cuda_runtime_version": 13000, "communicators_count": 1}
-    return json.dumps({**head, "communicators": [{**one, "missing_ranks": gone}]}, indent=2).encode()
+    return json.dumps({**head, "communicators": [{**item, "missing_ranks": lost}]}, indent=2).encode()
 
 
 HONEST = (HEAD.format(comms=1, errors="MISMATCH") + DIFFER).encode()
@@ -110,7 +110,7 @@ def reported(folder: Path, content: bytes) -> tuple[Report, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "text"),
     [
         (HONEST, ["AllGather: 30 ranks launched 640; 2 ranks launched 641 (ranks 12 and 13)"]),
         (
@@ -127,11 +127,11 @@ def reported(folder: Path, content: bytes) -> tuple[Report, list[str]]:
     ],
 )
 def test_differences_between_ranks_are_told_and_confirm_nothing(
-    tmp_path: Path, content: bytes, told: list[str]
+    tmp_path: Path, content: bytes, text: list[str]
 ) -> None:
     report, notes = reported(tmp_path, content)
     assert (report.outcome, report.root_causes) == ("undecided", ())
-    assert notes[: len(told)] == told
+    assert notes[: len(text)] == text
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_differences_between_ranks_are_told_and_confirm_nothing(
 )
 def test_an_answer_without_differences_is_read_and_is_not_health(tmp_path: Path, content: bytes) -> None:
     report, notes = reported(tmp_path, content)
-    assert (report.outcome, notes) == ("undecided", []) and [one.kind for one in report.coverage] == ["ras"]
+    assert (report.outcome, notes) == ("undecided", []) and [row.kind for row in report.coverage] == ["ras"]
 
 
 @pytest.mark.parametrize(
@@ -220,4 +220,4 @@ def test_a_log_that_begins_with_an_answer_is_read_to_its_end(tmp_path: Path) -> 
     )
     report, notes = reported(tmp_path, HONEST + line.encode())
     assert notes and report.waiting is not None and [wait.ranks for wait in report.waiting.waits] == [(3,)]
-    assert [one.kind for one in report.coverage] == ["ras", "log"]
+    assert [row.kind for row in report.coverage] == ["ras", "log"]

@@ -32,7 +32,7 @@ def snapshot(used_of_ten: int, request: int = 300 * MIB) -> dict[str, Any]:
         blocks = [block(used, "active_allocated", start), block(20 * MIB - used, "inactive", start + used)]
         segments.append(
             {"device": 0, "address": start, "total_size": 20 * MIB, "allocated_size": used, "active_size": used,
-             "stream": 0, "segment_type": "large", "blocks": [one for one in blocks if one["size"]]}
+             "stream": 0, "segment_type": "large", "blocks": [item for item in blocks if item["size"]]}
         )  # fmt: skip
     trace = [
         {"action": "alloc", "addr": 1, "size": 4 * MIB, "stream": 0, "time_us": 10, "frames": USER},
@@ -76,9 +76,9 @@ def test_both_forms_are_read(tmp_path, form):
 @pytest.mark.parametrize("form", ["pickle", "json"])
 def test_a_request_that_fits_only_the_sum_of_free_pieces_is_fragmentation(tmp_path, form):
     write(tmp_path, snapshot(used_of_ten=5), form)
-    found = findings(tmp_path)
-    assert confirmed(found) == ["fragmentation"]
-    finding = found["fragmentation"]
+    result = findings(tmp_path)
+    assert confirmed(result) == ["fragmentation"]
+    finding = result["fragmentation"]
     assert finding.ranks == (2,)
     assert finding.cost is not None
     assert finding.cost.value == 1000 * MIB
@@ -104,7 +104,7 @@ def test_nonsense_is_a_value_error_or_nothing(tmp_path, value):
         loaded = SnapshotFile(path, path.name, 0, Limits()).load()
     except ValueError:
         return
-    assert sum(one.allocated_bytes for one in loaded.devices.values()) == 0
+    assert sum(device.allocated_bytes for device in loaded.devices.values()) == 0
 
 
 def test_code_in_a_snapshot_is_refused(tmp_path):

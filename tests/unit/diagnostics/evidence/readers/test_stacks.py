@@ -52,14 +52,14 @@ def test_faulthandler_itself_is_read_back(tmp_path: Path) -> None:
         stop.set()
         waiting.join()
     assert stack_file.recognise(path.read_bytes()[:8192])
-    (found,) = stack_file.read(path, "x", 3, Limits())
-    assert found.time_s == 1795259551.25
-    assert found.rank == 3
-    main = stacks.main_thread(found)
+    (stack,) = stack_file.read(path, "x", 3, Limits())
+    assert stack.time_s == 1795259551.25
+    assert stack.rank == 3
+    main = stacks.main_thread(stack)
     assert main is not None
     assert main.frames[0].function == "test_faulthandler_itself_is_read_back"
     assert main.frames[0].file == __file__
-    assert len(found.threads) >= 2
+    assert len(stack.threads) >= 2
 
 
 PY_SPY = """Process 4711: /usr/bin/python3 train.py --local_rank=2
@@ -83,20 +83,20 @@ def test_py_spy_dump(tmp_path: Path) -> None:
     assert stack_file.recognise(PY_SPY.encode())
     path = tmp_path / "pyspy_4711.txt"
     path.write_text(PY_SPY, encoding="utf-8")
-    (found,) = stack_file.read(path, path.name, None, Limits())
-    assert found.rank == 2
-    main = stacks.main_thread(found)
+    (stack,) = stack_file.read(path, path.name, None, Limits())
+    assert stack.rank == 2
+    main = stacks.main_thread(stack)
     assert main is not None
     assert main.name == "MainThread"
     assert [frame.line for frame in main.frames] == [0, 468, 1251, 1416, 77, 102]
-    assert stacks.where(found) == Frame("train.py", 77, "train")
-    assert len(found.threads) == 2
+    assert stacks.where(stack) == Frame("train.py", 77, "train")
+    assert len(stack.threads) == 2
 
 
 def test_a_dump_without_frames_says_unknown(tmp_path: Path) -> None:
-    found = dump(tmp_path / "s.txt", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n")
-    assert activity.doing(found).doing == "unknown"
-    assert stacks.where(found) is None
+    result = dump(tmp_path / "s.txt", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n")
+    assert activity.doing(result).doing == "unknown"
+    assert stacks.where(result) is None
 
 
 @pytest.mark.parametrize("text", ["", "hello\nworld\n", "\x00\xff" * 100])
@@ -118,8 +118,8 @@ def test_the_debug_server_puts_all_ranks_into_one_file(tmp_path: Path) -> None:
     texts = (fault("/job/train.py:7 step").removeprefix(HEAD), fault("/job/data.py:9 read").removeprefix(HEAD))
     path.write_text(SERVER.format(*texts))
     assert stack_file.recognise(path.read_bytes())
-    found = stack_file.read(path, path.name, None, Limits())
-    assert [(dump.rank, activity.doing(dump).frame) for dump in found] == [
+    stacks = stack_file.read(path, path.name, None, Limits())
+    assert [(dump.rank, activity.doing(dump).frame) for dump in stacks] == [
         (0, Frame("/job/train.py", 7, "step")),
         (2, Frame("/job/data.py", 9, "read")),
     ]
@@ -148,8 +148,8 @@ def test_py_spy_in_json_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "rank_3.json"
     path.write_bytes(done.stdout)
     assert stack_file.recognise(done.stdout[:8192])
-    (found,) = stack_file.read(path, path.name, 3, Limits())
-    assert stacks.where(found) == Frame(str(script), 5, "read_batch")
+    (stack,) = stack_file.read(path, path.name, 3, Limits())
+    assert stacks.where(stack) == Frame(str(script), 5, "read_batch")
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def test_a_file_of_one_of_many_ranks_keeps_few_steps_and_the_highest(tmp_path):
     path = rank_file(tmp_path, [(900 if n == 7777 else 5) * MIB for n in range(20_000)], [MIB] * 20_000)
     steps = TimelineFile(path, path.name, 0, Limits()).load(64).steps
     assert len(steps) <= 66
-    assert [one.step for one in steps] == sorted(one.step for one in steps)
-    assert max(one.allocated_bytes or 0 for one in steps) == 900 * MIB
+    assert [step.step for step in steps] == sorted(step.step for step in steps)
+    assert max(step.allocated_bytes or 0 for step in steps) == 900 * MIB
     assert steps[-1].step == 20_000
 
 
@@ -73,7 +73,7 @@ def test_a_new_attempt_in_the_same_file_counts_alone(tmp_path):
     path = rank_file(tmp_path, None, [MIB] * 10)
     first = path.read_text()
     path.write_text(first + first)
-    assert [one.step for one in load(path).steps] == list(range(1, 11))
+    assert [step.step for step in load(path).steps] == list(range(1, 11))
 
 
 def test_telemetry_has_the_devices_and_the_hosts_memory(tmp_path):
@@ -103,9 +103,9 @@ def noisy(size: float) -> int:
 def test_steady_growth_of_the_allocator_is_a_leak(tmp_path, steps):
     random.seed(0)
     rank_file(tmp_path, [noisy(1000 * MIB + step * 10 * MIB) for step in range(steps)], [MIB] * steps)
-    found = findings(tmp_path)
-    assert confirmed(found) == ["leak"]
-    per_step = found["leak"].cost.value / 100
+    result = findings(tmp_path)
+    assert confirmed(result) == ["leak"]
+    per_step = result["leak"].cost.value / 100
     assert per_step == pytest.approx(10 * MIB, rel=0.05)
 
 

@@ -45,28 +45,28 @@ def test_recognised_by_content(head: bytes, is_trace: bool) -> None:
 
 
 def test_the_rank_is_what_the_trace_says_before_what_the_name_says(tmp_path: Path) -> None:
-    told = {"distributedInfo": {"rank": 5, "world_size": 8, "backend": "nccl"}, "traceEvents": [kernel()]}
-    assert load(tmp_path, told, "rank3.json", 3).rank == 5
+    text = {"distributedInfo": {"rank": 5, "world_size": 8, "backend": "nccl"}, "traceEvents": [kernel()]}
+    assert load(tmp_path, text, "rank3.json", 3).rank == 5
     assert load(tmp_path, {"traceEvents": [kernel()]}, "rank3.json", 3).rank == 3
     assert load(tmp_path, {"traceEvents": [kernel()]}, "worker7_step_12.1694128201545.pt.trace.json").rank == 7
     assert load(tmp_path, {"traceEvents": [kernel()]}, "host.16941282.json").rank is None
 
 
 def test_collectives_are_linked_with_group_size_and_type(tmp_path: Path) -> None:
-    told = {
+    text = {
         "Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 10, "Out msg nelems": 40,
         "Process Group Name": "3", "Process Group Description": "dp", "Process Group Ranks": "[0, 4]", "Group size": 2,
         "Seq": 9, "stream": 20, "correlation": 2,
     }  # fmt: skip
-    trace = load(tmp_path, [kernel(args=told)])
+    trace = load(tmp_path, [kernel(args=text)])
     assert trace.messages == {0: Message("all_gather", 40, "bfloat16", "3", 2, 9)}
     assert trace.messages[0].size_bytes == 80
     assert trace.groups["3"].ranks == (0, 4)
 
 
 def test_numbers_of_a_wrong_type_cost_only_their_event(tmp_path: Path) -> None:
-    odd = [kernel(ts="now"), kernel(args={"correlation": "x"}), kernel(ts=1e300), kernel(args=5), kernel()]
-    trace = load(tmp_path, odd)
+    uneven = [kernel(ts="now"), kernel(args={"correlation": "x"}), kernel(ts=1e300), kernel(args=5), kernel()]
+    trace = load(tmp_path, uneven)
     assert len(trace.device) == 1
     assert trace.problems[0].figures["count"] == 4
 
@@ -84,9 +84,9 @@ def test_numbers_of_a_wrong_type_cost_only_their_event(tmp_path: Path) -> None:
 def test_a_number_of_over_64_bits_shifts_no_column(tmp_path: Path, damage: dict[str, Any]) -> None:
     launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 4, "dur": 1}
     launches = [{**launch, "args": {"correlation": 1}}, {**launch, "args": {"correlation": 2}, "ts": 6}]
-    odd = kernel(**damage)
+    uneven = kernel(**damage)
     others = [kernel(), kernel(ts=30, args={"stream": 9, "device": 0, "correlation": 2})]
-    trace = load(tmp_path, [{**launches[0], **damage}, *launches, others[0], odd, others[1]])
+    trace = load(tmp_path, [{**launches[0], **damage}, *launches, others[0], uneven, others[1]])
     assert list(trace.device.start) == [10_000, 30_000]
     assert list(trace.launch) == [4_000, 6_000]
     assert trace.messages == {}
@@ -111,10 +111,10 @@ def test_memory_events_are_in_the_traces_own_clock(tmp_path: Path) -> None:
     others = [{"ph": "X", "name": "other", "ts": 1}, {**event, "args": {"Bytes": "many"}}, {**event, "args": {}}]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": [*others, event], "baseTimeNanoseconds": 5_000_000}))
-    (found,) = read_marks(path, Limits()).events
-    assert (found.ts_us, found.bytes, found.address) == (2.5, -512, 9)
-    assert (found.total_allocated_bytes, found.total_reserved_bytes) == (100, 200)
-    assert (found.device_type, found.device_id, found.thread) == (1, 3, 4)
+    (result,) = read_marks(path, Limits()).events
+    assert (result.ts_us, result.bytes, result.address) == (2.5, -512, 9)
+    assert (result.total_allocated_bytes, result.total_reserved_bytes) == (100, 200)
+    assert (result.device_type, result.device_id, result.thread) == (1, 3, 4)
 
 
 def test_real_traces_are_read_whole() -> None:
@@ -130,7 +130,7 @@ def test_a_long_header_of_an_exporter_may_stand_before_the_events(tmp_path: Path
     header = {"metadata": {f"parameter {n}": "x" * 100 for n in range(300)}}
     (tmp_path / "trace.json").write_text(json.dumps({**header, "traceEvents": [kernel()]}))
     evidence = gather(tmp_path, Limits())
-    assert [one.file for one in evidence.handles(TraceFile)] == ["trace.json"]
+    assert [item.file for item in evidence.handles(TraceFile)] == ["trace.json"]
 
 
 def test_a_real_trace_with_a_long_header_is_read() -> None:

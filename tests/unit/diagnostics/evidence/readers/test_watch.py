@@ -72,16 +72,18 @@ def test_the_pauses_of_a_rank(tmp_path: Path) -> None:
         read(write(tmp_path, record | {"pauses": [[1.0]]}), "f", Limits())
 
 
-@pytest.mark.parametrize(("region", "left"), [("end", True), (None, False), ("data", False)])
-def test_the_last_beat_of_a_rank_says_whether_it_left_in_order(tmp_path: Path, region: str | None, left: bool) -> None:
+@pytest.mark.parametrize(("region", "remaining"), [("end", True), (None, False), ("data", False)])
+def test_the_last_beat_of_a_rank_says_whether_it_left_in_order(
+    tmp_path: Path, region: str | None, remaining: bool
+) -> None:
     (tmp_path / "heartbeat").mkdir()
     beats = HeartbeatFile(path := tmp_path / "heartbeat/rank_00002.json", attempt=0)
     beats.start()
     beats.close(region)
-    assert recognise(path.read_bytes()) == left
+    assert recognise(path.read_bytes()) == remaining
     (tmp_path / "watch.json").write_text(json.dumps(STALL))
     facts = [fact for fact in gather(tmp_path, Limits()).facts if fact.kind == IN_ORDER]
-    assert [fact.rank for fact in facts] == [2] * left and all(fact.time_s for fact in facts)
+    assert [fact.rank for fact in facts] == [2] * remaining and all(fact.time_s for fact in facts)
 
 
 HONEST = json.dumps(STALL, indent=2).encode()

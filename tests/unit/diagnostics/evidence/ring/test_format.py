@@ -58,7 +58,7 @@ def test_an_honest_ring():
 
 def test_the_newest_records_of_a_ring_that_went_round():
     dump = parse(ring(*(record(number) for number in range(5, 5 + SLOTS))))
-    assert [one.id for one in dump.records] == list(range(5, 13))
+    assert [item.id for item in dump.records] == list(range(5, 13))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_newest_records_of_a_ring_that_went_round():
 )
 def test_a_record_that_was_caught_half_written_is_counted(torn):
     dump = parse(ring(record(1), torn))
-    assert ([one.id for one in dump.records], dump.torn) == ([1], 1)
+    assert ([item.id for item in dump.records], dump.torn) == ([1], 1)
 
 
 def test_a_record_in_the_place_of_another_is_torn():
@@ -77,13 +77,13 @@ def test_a_record_in_the_place_of_another_is_torn():
 
 
 def test_texts_that_are_not_there_are_empty():
-    (one,) = parse(ring(record(1, site=500))).records
-    assert (one.file, one.line, one.function) == ("", 0, "")
+    (item,) = parse(ring(record(1, site=500))).records
+    assert (item.file, item.line, item.function) == ("", 0, "")
 
 
 def test_samples_come_most_often_first():
     samples = parse(ring(samples=[(SITE, 3, 7.0), (REGION, 5, 1.0), (SITE, 0, 0.0), (SITE, 9, 8.0)])).samples
-    assert [(one.times, one.file, one.last_s) for one in samples] == [
+    assert [(sample.times, sample.file, sample.last_s) for sample in samples] == [
         (9, "/job/train.py", 8.0),
         (3, "/job/train.py", 7.0),
     ]

@@ -40,16 +40,16 @@ LIB = "/usr/lib/python3.11"
     ],
 )  # fmt: skip
 def test_library_frames_tell(tmp_path: Path, doing: str, words: str, frames: tuple[str, ...]) -> None:
-    found = dump(tmp_path / "s.txt", fault(*frames, "/home/u/train.py:17 main", f"{TORCH}/distributed/run.py:9 run"))
-    at = activity.doing(found)
+    stacks = dump(tmp_path / "s.txt", fault(*frames, "/home/u/train.py:17 main", f"{TORCH}/distributed/run.py:9 run"))
+    at = activity.doing(stacks)
     assert (at.doing, at.frame) == (doing, Frame("/home/u/train.py", 17, "main"))
     assert words in f"{at.words}, {at.aside}"
 
 
 @pytest.mark.parametrize("function", ["main", "read", "wait", "open", "sleep"])
 def test_the_name_of_a_users_function_tells_nothing(tmp_path: Path, function: str) -> None:
-    found = dump(tmp_path / "s.txt", fault(f"/home/u/train.py:17 {function}"))
-    assert activity.doing(found).doing == "user code"
+    stacks = dump(tmp_path / "s.txt", fault(f"/home/u/train.py:17 {function}"))
+    assert activity.doing(stacks).doing == "user code"
 
 
 NATIVE = {
@@ -74,9 +74,9 @@ def test_native_frames_of_py_spy(tmp_path: Path, words: str) -> None:
     text += "".join(f"    {frame}\n" for frame in frames)
     text += 'Thread 8 (idle): "Thread-1"\n    poll (libc.so.6)\n    run (threading.py:982)\n    clone3 (libc.so.6)\n'
     (tmp_path / "s.txt").write_text(text)
-    (found,) = read(tmp_path / "s.txt", "s.txt", 0, Limits())
-    assert where(found) == Frame("stall.py", 10, "waits")
-    at = activity.doing(found)
+    (stack,) = read(tmp_path / "s.txt", "s.txt", 0, Limits())
+    assert where(stack) == Frame("stall.py", 10, "waits")
+    at = activity.doing(stack)
     assert words.partition(": ")[0] in f"{at.words}, {at.aside}"
 
 
@@ -86,8 +86,8 @@ def test_the_line_tells_input_from_other_reads(tmp_path: Path, call: str, doing:
     script.write_text(f"import os\ndef ask():\n    answer = {call}\n")
     frames = f'Thread 7 (idle): "MainThread"\n    read (libc.so.6)\n    ask ({script}:3)\n    <module> ({script}:4)\n'
     (tmp_path / "s.txt").write_text(f"Process 7: python ask.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n{frames}")
-    (found,) = read(tmp_path / "s.txt", "s.txt", 0, Limits())
-    assert activity.doing(found).doing == doing
+    (stack,) = read(tmp_path / "s.txt", "s.txt", 0, Limits())
+    assert activity.doing(stack).doing == doing
 
 
 WAITS = {
@@ -155,8 +155,8 @@ def line(folder: Path, text: str, function: str = "stand", number: int = 0, take
     path = folder / "a.py"
     path.write_text(text)
     source_file.source.cache_clear()
-    found = activity.waiting(Frame(str(path), number or len(text.splitlines()), function), taken_s)
-    return str(found.words) if found else ""
+    waiting = activity.waiting(Frame(str(path), number or len(text.splitlines()), function), taken_s)
+    return str(waiting.words) if waiting else ""
 
 
 def test_a_line_is_believed_only_where_it_is_the_one_that_ran(tmp_path: Path) -> None:

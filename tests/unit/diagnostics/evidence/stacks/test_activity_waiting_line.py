@@ -23,8 +23,8 @@ def line_waits(tmp_path):
     def ask(text, function="f", taken_s=None, head=HEAD):
         file = tmp_path / f"m{len(list(tmp_path.iterdir()))}.py"
         file.write_text(f"{head}    {text}\n", encoding="utf-8")
-        found = waiting(Frame(str(file), head.count("\n") + 1, function), taken_s)
-        return found and (found.kind, found.call)
+        result = waiting(Frame(str(file), head.count("\n") + 1, function), taken_s)
+        return result and (result.kind, result.call)
 
     return ask
 

@@ -13,10 +13,10 @@ def test_a_program_is_parsed_and_its_age_is_known(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("for step in range(3):\n    loss = step\n")
     os.utime(file, (1_700_000_000, 1_700_000_000))
-    found = source(str(file))
-    assert found is not None and found.changed_s == 1_700_000_000
-    assert isinstance(found.tree.body[0], ast.For)
-    assert source(str(file)) is found, "it is read once"
+    result = source(str(file))
+    assert result is not None and result.changed_s == 1_700_000_000
+    assert isinstance(result.tree.body[0], ast.For)
+    assert source(str(file)) is result, "it is read once"
 
 
 @pytest.mark.parametrize(

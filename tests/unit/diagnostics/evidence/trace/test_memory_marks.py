@@ -46,7 +46,7 @@ def test_autograds_stretches_are_merged(marks):
 
 def test_allocations(marks):
     read = marks(allocation(100, 3), allocation(-100, 4), allocation("x"), allocation(5, 1e19))
-    assert [(one.bytes, one.ts_us, one.thread, one.device_type) for one in read.events] == [
+    assert [(event.bytes, event.ts_us, event.thread, event.device_type) for event in read.events] == [
         (100, 3, 7, 1),
         (-100, 4, 7, 1),
     ]

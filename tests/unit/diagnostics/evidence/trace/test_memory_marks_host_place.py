@@ -21,13 +21,15 @@ def test_the_function_of_the_user_is_found_beneath_torchs_own(tmp_path) -> None:
     path = tmp_path / "rank_0.json"
     profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
-    made = [one for one in events if one.get("name") == "[memory]" and one["args"]["Bytes"] == BYTES]
-    assert len(made) >= 2
-    stacks = stacks_at(path, Limits(), [(one["ts"], one["tid"]) for one in made])
+    result = [event for event in events if event.get("name") == "[memory]" and event["args"]["Bytes"] == BYTES]
+    assert len(result) >= 2
+    stacks = stacks_at(path, Limits(), [(item["ts"], item["tid"]) for item in result])
     heads = {next(frame for frame in stack if is_users(frame)).function for stack in stacks}
     assert heads == {"hold"}
     assert any(frame.file.startswith("torch/") for stack in stacks for frame in stack)
     line = hold.__code__.co_firstlineno
     assert {frame.line for stack in stacks for frame in stack if frame.function == "hold"} == {line}
-    outside = stacks_at(path, Limits(), [(made[0]["ts"], made[0]["tid"] + 1), (made[0]["ts"] + 1e9, made[0]["tid"])])
+    outside = stacks_at(
+        path, Limits(), [(result[0]["ts"], result[0]["tid"] + 1), (result[0]["ts"] + 1e9, result[0]["tid"])]
+    )
     assert outside == [[], []]

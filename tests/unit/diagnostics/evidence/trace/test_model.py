@@ -11,10 +11,12 @@ IDS = st.lists(st.integers(-50, 50) | st.integers(-(1 << 40), 1 << 40), max_size
 
 @given(IDS, IDS)
 @settings(max_examples=100)
-def test_where_each_wanted_id_stands_last(listed, wanted):
+def test_where_each_wanted_id_stands_last(listed, expected):
     """By a table where ids are dense, by a dict where they are not: the same answer."""
-    found = places(array("q", listed), array("q", wanted))
-    assert list(found) == [max((n for n, one in enumerate(listed) if one == number), default=-1) for number in wanted]
+    result = places(array("q", listed), array("q", expected))
+    assert list(result) == [
+        max((n for n, item in enumerate(listed) if item == number), default=-1) for number in expected
+    ]
 
 
 def test_equal_names_have_one_number():

@@ -31,53 +31,53 @@ def trace(tmp_path):
     return load
 
 
-def names(made, spans):
-    return [made.names[number] for number in spans.name]
+def names(result, spans):
+    return [result.names[number] for number in spans.name]
 
 
 def test_device_work_is_joined_to_its_launch(trace):
-    made = trace(launch(), kernel(), kernel("lost", 30, correlation=9))
-    assert list(made.device.start) == [10_000, 30_000], "ns"
-    assert list(made.device.end) == [15_000, 35_000]
-    assert (list(made.launch), list(made.returned)) == ([2000, -1], [3000, -1])
-    assert made.lanes[made.launcher[0]] == (1, 7)
-    assert made.lanes[made.device.lane[0]] == (0, 20)
-    assert (made.first_ns, made.last_ns) == (10_000, 35_000)
+    result = trace(launch(), kernel(), kernel("lost", 30, correlation=9))
+    assert list(result.device.start) == [10_000, 30_000], "ns"
+    assert list(result.device.end) == [15_000, 35_000]
+    assert (list(result.launch), list(result.returned)) == ([2000, -1], [3000, -1])
+    assert result.lanes[result.launcher[0]] == (1, 7)
+    assert result.lanes[result.device.lane[0]] == (0, 20)
+    assert (result.first_ns, result.last_ns) == (10_000, 35_000)
 
 
 def test_copies_say_what_they_move(trace):
     copy = event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", device=0, stream=7, correlation=2, bytes="4096")
-    made = trace(kernel(), copy)
-    assert list(made.is_memory) == [0, 1]
-    assert made.copied_bytes == {1: 4096}
+    result = trace(kernel(), copy)
+    assert list(result.is_memory) == [0, 1]
+    assert result.copied_bytes == {1: 4096}
 
 
 def test_of_a_run_on_a_device_only_telling_operations_are_kept(trace):
     events = [event(name, "cpu_op") for name in ("aten::add", "c10d::allreduce_", "aten::item")]
-    made = trace(*events, kernel(), deviceProperties=[{}])
-    assert names(made, made.ops) == ["c10d::allreduce_", "aten::item"]
-    assert made.devices
+    result = trace(*events, kernel(), deviceProperties=[{}])
+    assert names(result, result.ops) == ["c10d::allreduce_", "aten::item"]
+    assert result.devices
 
 
 def test_of_a_run_on_cpu_all_of_them_are(trace):
-    made = trace(event("aten::add", "cpu_op"), event("aten::mul", "operator"))
-    assert names(made, made.ops) == ["aten::add", "aten::mul"]
-    assert not made.on_device
+    result = trace(event("aten::add", "cpu_op"), event("aten::mul", "operator"))
+    assert names(result, result.ops) == ["aten::add", "aten::mul"]
+    assert not result.on_device
 
 
 def test_a_machine_with_devices_of_which_the_run_used_none(trace):
     """The header lets operations be left out; the events show that they were all there is."""
-    made = trace(event("aten::add", "cpu_op"), deviceProperties=[{}])
-    assert names(made, made.ops) == ["aten::add"]
+    result = trace(event("aten::add", "cpu_op"), deviceProperties=[{}])
+    assert names(result, result.ops) == ["aten::add"]
 
 
 def test_annotations_waits_and_work_of_the_host(trace):
     host = [event("cudaStreamSynchronize", "cuda_runtime", correlation=4), event("cudaMalloc", "cuda_runtime")]
     functions = [event("Python GC", "python_function"), event("f", "python_function")]
     marks = [event("ProfilerStep#3", "user_annotation"), event("ignored", "gpu_user_annotation")]
-    made = trace(*marks, *host, *functions, kernel())
-    assert names(made, made.marks) == ["ProfilerStep#3", "cudaMalloc", "Python GC"]
-    assert names(made, made.syncs) == ["cudaStreamSynchronize"]
+    result = trace(*marks, *host, *functions, kernel())
+    assert names(result, result.marks) == ["ProfilerStep#3", "cudaMalloc", "Python GC"]
+    assert names(result, result.syncs) == ["cudaStreamSynchronize"]
 
 
 def test_collectives_with_what_they_move(trace):
@@ -85,20 +85,20 @@ def test_collectives_with_what_they_move(trace):
               "Process Group Name": "7", "Process Group Ranks": "[0, 3]",
               "Process Group Description": "tp"}  # fmt: skip
     shaped = event("gloo:all_reduce", "user_annotation", **{"Input Dims": [[8]], "Input type": ["float"]})
-    made = trace(kernel("ncclDevKernel_AllReduce", **linked), event("record_param_comms", "cpu_op", **linked), shaped)
-    assert made.messages[0].size_bytes == 16
-    assert made.op_messages[0].op == "all_reduce"
-    assert made.mark_messages[0].size_bytes == 32
-    assert (made.groups["7"].desc, made.groups["7"].ranks, made.groups["7"].size) == ("tp", (0, 3), 2)
+    result = trace(kernel("ncclDevKernel_AllReduce", **linked), event("record_param_comms", "cpu_op", **linked), shaped)
+    assert result.messages[0].size_bytes == 16
+    assert result.op_messages[0].op == "all_reduce"
+    assert result.mark_messages[0].size_bytes == 32
+    assert (result.groups["7"].desc, result.groups["7"].ranks, result.groups["7"].size) == ("tp", (0, 3), 2)
 
 
 def test_the_header_says_whose_it_is(trace):
     group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1, "x"], "pg_size": 8}
     info = {"rank": 3, "world_size": 8, "backend": "nccl", "pg_config": [group, "damaged", {}]}
-    made = trace(kernel(), distributedInfo=info, baseTimeNanoseconds=5, with_stack=1)
-    assert (made.rank, made.world_size, made.backend, made.base_ns) == (3, 8, "nccl", 5)
-    assert (made.groups["0"].ranks, made.groups["0"].size) == ((0, 1), 8)
-    assert made.settings == {"with_stack": 1}
+    result = trace(kernel(), distributedInfo=info, baseTimeNanoseconds=5, with_stack=1)
+    assert (result.rank, result.world_size, result.backend, result.base_ns) == (3, 8, "nccl", 5)
+    assert (result.groups["0"].ranks, result.groups["0"].size) == ((0, 1), 8)
+    assert result.settings == {"with_stack": 1}
 
 
 @pytest.mark.parametrize(
@@ -116,25 +116,27 @@ def test_else_its_name_does(trace, name, rank, expected):
 
 
 def test_fractions_of_a_microsecond_and_negative_durations(trace):
-    made = trace(kernel(ts=1.5, dur=-3))
-    assert (list(made.device.start), list(made.device.end), made.fractional) == ([1500], [1500], True)
+    result = trace(kernel(ts=1.5, dur=-3))
+    assert (list(result.device.start), list(result.device.end), result.fractional) == ([1500], [1500], True)
     assert not trace(kernel(ts=1.0, dur=2)).fractional
 
 
 def test_numbers_that_no_clock_gives_cost_only_their_event(trace):
-    made = trace(kernel(ts=1 << 60), kernel(correlation=1 << 63), kernel())
-    assert len(made.device) == len(made.launch) == len(made.is_memory) == 1
-    assert any("2 events could not be decoded" in problem.what for problem in made.problems)
+    result = trace(kernel(ts=1 << 60), kernel(correlation=1 << 63), kernel())
+    assert len(result.device) == len(result.launch) == len(result.is_memory) == 1
+    assert any("2 events could not be decoded" in problem.what for problem in result.problems)
 
 
 def test_a_long_trace_ends_at_its_limit(trace):
-    made = trace(*(kernel(ts=n) for n in range(50)), limits=Limits(spans=10))
-    assert made.problems[0].what.startswith(f"only its first {len(made.device)} device events are used; raise it with")
+    result = trace(*(kernel(ts=n) for n in range(50)), limits=Limits(spans=10))
+    assert result.problems[0].what.startswith(
+        f"only its first {len(result.device)} device events are used; raise it with"
+    )
 
 
 def test_begin_and_end_events_are_no_spans(trace):
-    made = trace(kernel(), event("f", "cpu_op", ph="B"), event("aten::item", "user_annotation", ph="i"))
-    assert len(made.ops) == len(made.marks) == 0
+    result = trace(kernel(), event("f", "cpu_op", ph="B"), event("aten::item", "user_annotation", ph="i"))
+    assert len(result.ops) == len(result.marks) == 0
 
 
 def test_a_trace_of_nothing_is_refused(trace):
@@ -145,10 +147,10 @@ def test_a_trace_of_nothing_is_refused(trace):
 def test_rocms_profiler_writes_numbers_as_strings(trace):
     """Of streams, devices, correlations and sizes."""
     work = event("gemm", "kernel", 10, 5, 0, 20, device="0", stream="20", correlation="7")
-    made = trace(event("hipLaunchKernel", "cuda_runtime", 2, correlation="7"), work)
-    assert (list(made.device.start), list(made.launch), made.problems) == ([10_000], [2000], [])
+    result = trace(event("hipLaunchKernel", "cuda_runtime", 2, correlation="7"), work)
+    assert (list(result.device.start), list(result.launch), result.problems) == ([10_000], [2000], [])
 
 
 def test_profilers_to_torch_1_11_call_operations_operator(trace):
-    made = trace(event("aten::add", "Operator"), event("c10d::allreduce_", "Operator", 5))
-    assert names(made, made.ops) == ["aten::add", "c10d::allreduce_"]
+    result = trace(event("aten::add", "Operator"), event("c10d::allreduce_", "Operator", 5))
+    assert names(result, result.ops) == ["aten::add", "c10d::allreduce_"]

@@ -48,8 +48,8 @@ def test_every_event_of_every_form_is_read(tmp_path: Path, form: str, compressed
     assert len(text) > 5 << 19  # several blocks
     path = tmp_path / "t"
     path.write_bytes(gzip.compress(text, 1) if compressed else text)
-    found, scan = names(path)
-    assert found == [(e["name"], e["ts"]) for e in written]
+    result, scan = names(path)
+    assert result == [(e["name"], e["ts"]) for e in written]
     assert (scan.problem, scan.damaged) == (None, 0)
     if form == "pretty":
         assert scan.header["a"] == {"b": [1]}
@@ -64,8 +64,8 @@ def test_where_blocks_are_cut_does_not_matter(
     monkeypatch.setattr(trace_scan, "_BLOCK_BYTES", block_bytes)
     path = tmp_path / "t"
     path.write_text(FORMS[form](events(120)))
-    found, scan = names(path)
-    assert found == [(e["name"], e["ts"]) for e in events(120)]
+    result, scan = names(path)
+    assert result == [(e["name"], e["ts"]) for e in events(120)]
     assert (scan.problem, scan.damaged) == (None, 0)
 
 
@@ -74,8 +74,8 @@ def test_events_and_headers_of_many_blocks_are_read_whole(tmp_path: Path) -> Non
     written = [{"name": "a", "ts": 0}, long, {"name": "b", "ts": 2}, long]
     path = tmp_path / "t"
     path.write_text(json.dumps({"distributedInfo": ["x" * 100] * 30_000, "traceEvents": written, "after": 1}))
-    found, scan = names(path)
-    assert found == [(e["name"], e["ts"]) for e in written]
+    result, scan = names(path)
+    assert result == [(e["name"], e["ts"]) for e in written]
     assert len(scan.header["distributedInfo"]) == 30_000
     assert (scan.header["after"], scan.problem, scan.damaged) == (1, None, 0)
 
@@ -98,9 +98,9 @@ def test_what_was_whole_before_a_cut_is_used(tmp_path: Path, kept: float, compre
     data = gzip.compress(text, 1) if compressed else text
     path = tmp_path / "t"
     path.write_bytes(data[: int(len(data) * kept)])
-    found, scan = names(path)
-    assert found == [(e["name"], e["ts"]) for e in written][: len(found)]
-    assert len(found) > 40_000 * kept * 0.9 - 4_000
+    result, scan = names(path)
+    assert result == [(e["name"], e["ts"]) for e in written][: len(result)]
+    assert len(result) > 40_000 * kept * 0.9 - 4_000
     assert scan.problem is not None and scan.problem.about == ("damaged_end" if compressed else "torn_end")
 
 
@@ -109,8 +109,8 @@ def test_a_damaged_event_costs_only_itself(tmp_path: Path) -> None:
     bad = ['{"name": 7, "ts": 1}', '{"name": "x", "ts": "soon"}', '{"name": "y" "ts": 1}']
     path = tmp_path / "t"
     path.write_text('{"traceEvents": [' + ",\n".join([*good[:100], *bad, *good[100:]]) + "]}")
-    found, scan = names(path)
-    assert len(found) == 200
+    result, scan = names(path)
+    assert len(result) == 200
     assert scan.damaged == 3
 
 
@@ -123,8 +123,8 @@ def test_infinite_numbers_of_old_profilers_are_read(tmp_path: Path) -> None:
 def test_an_endless_event_ends_the_reading(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text('{"traceEvents": [{"name": "a"}, {"name": "' + "x" * (3 << 20) + '"}, {"name": "b"}]}')
-    found, scan = names(path, Limits(event_bytes=1 << 20))
-    assert [name for name, _ in found] in ([], ["a"])
+    result, scan = names(path, Limits(event_bytes=1 << 20))
+    assert [name for name, _ in result] in ([], ["a"])
     assert scan.problem is not None and scan.problem.figures == {"most_mib": 1}
 
 
@@ -139,8 +139,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes) -> None:
 def test_deep_nesting_is_no_crash(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text('{"traceEvents": [{"name": "a", "args": ' + "[" * 100_000 + "]" * 100_000 + '}, {"name": "b"}]}')
-    found, scan = names(path)
-    assert ("b", 0) in found
+    result, scan = names(path)
+    assert ("b", 0) in result
     assert scan.damaged <= 1
 
 
@@ -166,7 +166,7 @@ def test_no_mutation_crashes_the_scan(tmp_path: Path, cuts: list[tuple[int, byte
     path = tmp_path / "t"
     path.write_bytes(data)
     try:
-        found, _ = names(path)
+        result, _ = names(path)
     except ValueError:
         return
-    assert len(found) <= 40
+    assert len(result) <= 40
