@@ -38,7 +38,7 @@ def remainders(source: str) -> list[tuple[int, str]]:
 
 
 def test_names_say_what_they_hold() -> None:
-    roots = [ROOT / folder for folder in ("dtk", "diagnostics", "benchmarks")]
+    roots = [ROOT / folder for folder in ("dtk", "diagnostics", "benchmarks", "tests")]
     texts = {path: path.read_text(encoding="utf-8") for root in roots for path in sorted(root.rglob("*.py"))}
     riddles = {path: [*refused(text, _REFUSED), *remainders(text)] for path, text in texts.items()}
     places = [f"{path.relative_to(ROOT)}:{line} {name}" for path, rows in riddles.items() for line, name in rows]
