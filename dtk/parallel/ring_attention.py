@@ -31,18 +31,18 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis) -> Tensor:
 class _Ring(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, kv: Tensor, axis: Axis) -> Tensor:
-        ctx.axis, own = axis, kv
+        ctx.axis = axis
         arriving = shift(kv, axis)
         out, lse = _attend(q, *kv, causal=True)
         out, lse = out.float(), lse.float()
-        for seeing, seen, kv in _passing(arriving, axis, q.shape[2]):
-            more, more_lse = _attend(q[:, :, seeing], *kv[..., seen, :], causal=False)
+        for seeing, seen, passing in _passing(arriving, axis, q.shape[2]):
+            more, more_lse = _attend(q[:, :, seeing], *passing[..., seen, :], causal=False)
             before, total = lse[:, :, seeing], torch.logaddexp(lse[:, :, seeing], more_lse)
             weights = (before - total).exp().unsqueeze(-1), (more_lse - total).exp().unsqueeze(-1)
             out[:, :, seeing] = out[:, :, seeing] * weights[0] + more * weights[1]
             lse[:, :, seeing] = total
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, own, out, lse)
+        ctx.save_for_backward(q, kv, out, lse)
         return out
 
     @staticmethod

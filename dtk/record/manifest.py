@@ -110,9 +110,9 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
     if top is not None:
         root = os.fsdecode(top.removesuffix(b"\n"))
         left_out = [f":(top,exclude,glob)**/{name}" for name in PAGES]
-        for folder in runs_folders:
+        for runs_folder in runs_folders:
             with suppress(OSError, ValueError):  # The folder is outside the repository.
-                inside = str(folder.resolve().relative_to(Path(root).resolve()))
+                inside = str(runs_folder.resolve().relative_to(Path(root).resolve()))
                 left_out += [f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
         paths = ["--", ":/", *left_out]  # Everything in the repository except these folders and dtk's pages.
         changes = git("diff", "HEAD", *paths)

@@ -20,7 +20,7 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
         "dropout is 0",
     ):
         assert phrase in text, phrase
-    assert page.locator("dt:text-is('take') + dd").inner_text() == "strategy=fsdp"
+    assert page.locator("dt:text-is('use') + dd").inner_text() == "strategy=fsdp"
     assert page.locator("figure").count() == 4
     assert page.locator("polyline").count() == 3
     assert page.locator("circle").count() == 9
