@@ -21,10 +21,10 @@ from dtk.errors import DtkError
 
 PADDING_ID = 0  # Token id that pads a sample to sequence_length.
 
-_ID_SHIFT = 1
-_HEAD = 2
-_MOST_CLASSES = 10_000
-_FORMAT = 1
+_ID_SHIFT = 1  # Added to the tokenizer's ids, as PADDING_ID is taken.
+_HEAD = 2  # Columns of a row before its ids: the label, and a CRC-32 of the ids.
+_MOST_CLASSES = 10_000  # Chosen: more distinct labels are rather ids or texts.
+_FORMAT = 1  # Part of every key; increase it when the same table yields different rows.
 _NUMBER = re.compile(r"-?\d{1,100}")  # A label that is an integer; longer ones count as names.
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError, Errors, refused
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20  # Chosen: bytes read at a time; a text need not fit in memory.
 _errors, _TABLE = Errors(__file__), table_beside(__file__)
 TEXT_SUFFIXES = frozenset(f".{suffix}" for suffix in _TABLE["text_suffixes"].split())
 """Suffixes of text files: such a file that is not UTF-8 is an error instead of being skipped."""

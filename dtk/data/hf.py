@@ -16,7 +16,7 @@ from dtk.extras import load, require
 
 _errors = Errors(__file__)
 _FORMATS: dict[str, str] = table_beside(__file__)["formats"]
-_ROWS = 1000
+_ROWS = 1000  # Chosen: rows read at a time, the default of `Dataset.map`.
 
 
 def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:

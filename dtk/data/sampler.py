@@ -11,7 +11,7 @@ import numpy as np
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # Increment of SplitMix64.
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_ROUNDS = 4
+_ROUNDS = 4  # Of the Feistel network; 4 make a strong pseudorandom permutation (Luby and Rackoff 1988).
 _BIT = np.uint64(1)
 _BLOCK = 2048  # Number of positions that are permuted at a time.
 

@@ -22,7 +22,7 @@ _GPT2_FILES = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
 )
 _GPT2_CACHE = str(Path(tempfile.gettempdir()) / "data-gym-cache")
-_GPT2_DOWNLOAD_S = 60.0
+_GPT2_DOWNLOAD_S = 60.0  # Chosen: timeout for 1.5 MB; without a network the download may block for much longer.
 _INSTEAD = ", or use data.tokenizer=byte"
 
 

@@ -17,8 +17,8 @@ from dtk.errors import Errors, refused
 _errors = Errors(__file__)
 _FORMAT = 1  # Part of every key; increase it when the same text yields different tokens.
 
-_CHECKED_CHUNKS = 64
-_CHUNK_BYTES = 1 << 20
+_CHECKED_CHUNKS = 64  # Chosen: up to 64 MiB are hashed whole; of larger files as much, evenly spread, and the size.
+_CHUNK_BYTES = 1 << 20  # Chosen: bytes of such a chunk.
 _FEW_IDS = 16  # With fewer ids their dtype is not checked: any pattern may be chance.
 _NPY = b"\x93NUMPY"  # First bytes of a file that `numpy.save` wrote.
 

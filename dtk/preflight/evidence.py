@@ -24,7 +24,7 @@ from dtk.preflight.match import RankProgress
 
 TICK_S = 1e-3  # Assumed time between two calls of a rank, as nothing is executed.
 LAST_CALLS = 2048  # Number of each rank's last calls that are included: as many as a run keeps (`dtk.record.ring`).
-LAST_CALLS_OF_MANY = 128
+LAST_CALLS_OF_MANY = 128  # Chosen: enough to show the loop around a divergence.
 MANY_RANKS = 64  # With more ranks than this, LAST_CALLS_OF_MANY of each are enough: the analysis is linear in both.
 NOWHERE = Path("preflight")  # Placeholder folder: nothing is read from it or written.
 

@@ -10,7 +10,7 @@ from diagnostics.contract.suggest import did_you_mean
 from diagnostics.runs.find import FAILED, RUNS, STATES, Run, list_runs
 from dtk.errors import DtkError, refused
 
-_LAST = float("inf")
+_LAST = float("inf")  # Sorts after every value.
 SORTS: dict[str, Callable[[Run], Any]] = {
     "age": lambda run: _LAST if run.age_s is None else run.age_s,
     "loss": lambda run: _LAST if run.loss is None else run.loss,

@@ -10,7 +10,7 @@ from typing import Any
 from dtk.parallel.regions import current
 from dtk.record.metrics import model_flops_utilization
 
-GIB = 2**30
+GIB = 2**30  # Bytes.
 REPLACEABLE = "\r"
 """End of a line that a terminal may replace by the next one; in a log it is part of a line ending."""
 _SHORT = {"token": "tok", "sample": "samples"}

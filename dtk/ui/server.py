@@ -29,7 +29,7 @@ from dtk.ui.pages import NOT_UTF8, find, link, plan_page, run_page, run_path, ru
 
 HOST = "127.0.0.1"
 DIAGNOSIS_S = 600.0  # Timeout of a diagnosis: the largest traces take minutes.
-MOST_COMPARED = 64
+MOST_COMPARED = 64  # Chosen: a comparison of more runs is not legible on one page.
 _BACK = doc.Paragraph((link("All runs", "/"),))
 _HEADERS: dict[str, str] = table_beside(__file__)["headers"]
 
