@@ -467,8 +467,9 @@ The examples of the causes are minimal: a number of steps, calls or lines often 
 An answer may also differ without being wrong: it leaves something open, or adds something that the truth does not
 judge.
 
-The weights in `diagnostics/analysis/divergence/evidence_terms.yaml` are not in the tables: their signs and order decide,
-their values set only the confidence of a finding. The constants of `dtk/` are chosen, as their comments say: they are defaults and limits, not verdicts.
+The weights in `diagnostics/analysis/divergence/evidence_terms.yaml` are not in the tables: their signs and order
+decide, their values set only the confidence of a finding. The constants of `dtk/` are chosen, as their comments say:
+they are defaults and limits, not verdicts.
 
 | jobs | number | right today, or without a known truth |
 |---|---|---|
