@@ -136,6 +136,7 @@ def conclude(
         waiting=waiting,
         suspicions=suspected,
         statement=statement.text,
+        stated=statement.cause,
         figures=statement.figures,
         run_folder=str(evidence.run.root) if evidence.run else None,
     )

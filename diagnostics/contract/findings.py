@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase
 
 Status = Literal["confirmed", "ruled_out", "undecided"]
@@ -110,7 +111,7 @@ class Text(Struct, frozen=True):
 
     @property
     def claim(self) -> str:
-        """Return the first sentence of the summary as a clause."""
+        """Return the first sentence of the summary as a clause: a headline. No decision reads it."""
         return self.summary.partition(". ")[0].rstrip(".")
 
     def text(self, finding: "Finding") -> "Text":
@@ -181,7 +182,7 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
         """Return the text, cached because findings are sorted, evaluated and displayed by it."""
         text = self.facts.text(self)
         if self.injected and not any(remedy.kind == "override" for remedy in text.remedies):
-            why = f"the fault {self.injected} was injected into this run"
+            why = table_beside(__file__)["injected"].format(fault=self.injected)
             text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
         return text
 

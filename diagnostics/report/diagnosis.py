@@ -126,7 +126,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
             rows.append(doc.Field("needed", own, "soft"))
         # Evidence for other causes does not confirm the root cause, except in a hang: the calls of all ranks.
         asks = not (brief and (own or (report.root_causes and report.outcome != "hung")))
-        for what, causes in overview.missing(related, report.statement)[: 1 if brief else None] if asks else ():
+        for what, causes in overview.missing(related, report.stated)[: 1 if brief else None] if asks else ():
             named = f" (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})"
             rows.append(doc.Field("needed", f"{what}{'' if brief and report.root_causes else named}", "soft"))
     problems = [

@@ -13,7 +13,7 @@ from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_te
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.memory import levels as kinds
 from diagnostics.report import document as doc, measures
-from diagnostics.report.measures import Call, RankMemory, memory_notes, peak_place, share_text
+from diagnostics.report.measures import Call, RankMemory, memory_notes, of_what, peak_place, share_text
 from diagnostics.report.model import Report
 from diagnostics.report.wording import texts_beside
 
@@ -205,7 +205,7 @@ def _over_time(
     names = tuple(dict.fromkeys(name for stack in stacks.values() for name in stack.kinds))
     folds = [
         doc.Fold(
-            _said("fold", name=f"{names_of[rank]}{'*' if rank in culprits else ''}", stack=stack),
+            _said("fold", name=f"{names_of[rank]}{'*' if rank in culprits else ''}", stack=stack, what=of_what(stack)),
             doc.present(
                 doc.Paragraph(_described(stack)),
                 _areas(names_of[rank], stack),
@@ -225,8 +225,8 @@ def _described(stack: MemoryStack) -> str:
     place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
     named = [(name, size) for name, size in peak.largest if size > _NAMED_SHARE * peak.bytes]
     parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in named)
-    figures = {"stack": stack, "at": _time(stack, peak.time), "place": place, "parts": f": {parts}" if parts else ""}
-    text = _said("peak", **figures)
+    parts = f": {parts}" if parts else ""
+    text = _said("peak", stack=stack, what=of_what(stack), at=_time(stack, peak.time), place=place, parts=parts)
     if stack.failed is not None:
         text += _said("failed", failed=stack.failed, at=_time(stack, stack.failed.time))
     return text + (_said("capacity", stack=stack) if stack.capacity_bytes is not None else "")
@@ -270,7 +270,7 @@ def _areas(who: str, stack: MemoryStack) -> doc.Plot:
         _said("over_time", who=who, described=_described(stack)),
         doc.Axis(partial(_time, stack), start, end, ticks=tuple(ticks)),
         doc.axis(bytes_text, [0.0, _ABOVE * max(most, capacity or 0.0)], base=1024),
-        (*curves, doc.Curve(stack.of, totals, "ink")),
+        (*curves, doc.Curve(of_what(stack), totals, "ink")),
         tuple(marks),
         legend=False,
         height=320.0,

@@ -30,7 +30,7 @@ def figures(report: Report) -> doc.Cards | None:
         peak_bytes, over_time = peaks[fullest].peak_bytes, peaks[fullest].over_time
         capacity = over_time.capacity_bytes if over_time is not None else run.device_memory_bytes
         of = f" of {bytes_text(capacity)}{share_text(peak_bytes, capacity)}" if capacity else ""
-        what = over_time.of if over_time is not None and over_time.of else "memory"
+        what = measures.of_what(over_time)
         add(bytes_text(peak_bytes), f"peak of {what}{of}, {peaks[fullest].name(fullest)}")
     elif run.peak_memory_bytes is not None:
         add(bytes_text(run.peak_memory_bytes), "peak memory of rank 0")

@@ -22,6 +22,7 @@ _SHOWN = 8  # Maximum number of categories of a peak in a row of the table.
 _Measured = TypeVar("_Measured")
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 _NOTES: dict[str, str] = table_beside(__file__)["notes"]
+_MEASURED: dict[str, str] = table_beside(__file__)["of"]
 
 
 class Call(msgspec.Struct):
@@ -180,6 +181,11 @@ def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[in
         records, RankMemory, [*culprits, *(int(rank) for rank in stacked if str(rank).removeprefix("-").isdecimal())]
     )
     return {rank: record for rank, record in drawn.items() if record.peak_bytes > 0}
+
+
+def of_what(stack: MemoryStack | None, unknown: str = "memory") -> str:
+    """Return the name of what a stack measures; `unknown` without one."""
+    return _MEASURED.get(stack.of, unknown) if stack is not None else unknown
 
 
 def comparable(ranks: Mapping[int, RankMemory]) -> dict[int, RankMemory]:

@@ -58,6 +58,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Likely causes in that case, the most likely first."""
     statement: str = ""
     """Statement shown instead of a cause if no cause is confirmed; not part of the JSON."""
+    stated: str = ""
+    """Id of the undecided cause that `statement` is about, if any; not part of the JSON."""
     figures: str = ""
     """Figures behind `statement`, as text; not part of the JSON."""
     run_folder: str | None = None

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from diagnostics.causes.registry import by_id
-from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
-from diagnostics.contract.formatting import file_name, filled
+from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers.log import ENDED
 from diagnostics.report.without_cause import account_text, recorded_failure
+from diagnostics.report.wording import texts_beside
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
-_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
+_said = texts_beside(__file__)
 _SHOWN = 4  # Maximum number of notes on trouble, and on exceptions without a rank.
 _QUOTED = 60  # Characters of a message by which its exception is found in quoted evidence.
 _RANKS = 2  # Maximum number of ranks' exceptions among them, to leave room for other kinds.
@@ -36,7 +36,7 @@ def notes(
     for ended in (fact for fact in evidence.facts if fact.kind == ENDED):
         lines = [error.line for error in evidence.errors if error.file == ended.file and error.line]
         if min(lines, default=0) > ended.line:
-            texts.append(filled(_TEXTS["ended"], {"at": f"{ended.file}:{ended.line}"}))
+            texts.append(_said("ended", at=f"{ended.file}:{ended.line}"))
     cited = [item for root in roots for item in root.evidence]
     places = {f"{item.file}:{item.line}" for item in cited}
     if not roots:
@@ -54,7 +54,7 @@ def notes(
         texts += [f"{text.summary} {text.missing}" for text in noted if text.measured]  # Else no version is named.
     account = account_of(measures)
     if outcome == "slow" and account is not None and account.unaccounted:
-        texts.append(filled(_TEXTS["account"], {"account": account_text(account)}))
+        texts.append(_said("account", account=account_text(account)))
     return tuple(dict.fromkeys(texts))
 
 
@@ -82,9 +82,9 @@ def _quoted_errors(evidence: Evidence) -> list[RankError]:
 def _of_record(fact: LogFact) -> str:
     """Return what a record says that is no line of a log."""
     fields = fact.fields
-    sides = [filled(_TEXTS["ras_side" if side["ranks"] else "ras_count"], side) for side in fields.get("sides", ())]
-    of = filled(_TEXTS["ras_of"], fields) if fields.get("communicator") else ""
-    return filled(_TEXTS[fields.get("row", fact.kind)], fields | {"sides": sides, "of": of})
+    sides = [_said("ras_side" if side["ranks"] else "ras_count", **side) for side in fields.get("sides", ())]
+    of = _said("ras_of", **fields) if fields.get("communicator") else ""
+    return _said(fields.get("row", fact.kind), **fields | {"sides": sides, "of": of})
 
 
 def _attempts(evidence: Evidence) -> Iterator[str]:
@@ -92,16 +92,14 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
         parts, error = [], attempt.error
         if error is not None:
             who = "" if error.rank is None else f"rank {error.rank}: "
-            text = (
-                f"{error.type}: {error.message}" if error.type else f"{error.signal or f'exit code {error.exit_code}'}"
-            )
+            text = f"{error.type}: {error.message}" if error.type else error.signal or f"exit code {error.exit_code}"
             parts.append(f"{who}{shortened(' '.join(text.split()))} ({_at(error)})")
         if attempt.silent:
-            silent = filled(_TEXTS["no_error_file"], {"ranks": attempt.silent})
+            silent = _said("no_error_file", ranks=attempt.silent)
             lost = error is not None and is_victim(kind_of_exception(error.type, error.message, error.frames))
             parts.insert(0 if lost else 1, silent)  # A rank that lost its connection comes after the one that ended.
         row = "attempt" if parts else "silent_attempt"
-        yield filled(_TEXTS[row], {"number": attempt.attempt, "parts": parts})
+        yield _said(row, number=attempt.attempt, parts=parts)
 
 
 def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[str]:
@@ -120,10 +118,8 @@ def _survived(evidence: Evidence) -> Iterator[str]:
     handled = [f for f in evidence.facts if f.kind == "handled_error" and f.fields["frames"]]  # Or it was only printed.
     for fact in (*handled[-1:], *lines[-1:]):
         who = "" if fact.rank is None else f"rank {fact.rank}: "
-        yield filled(
-            _TEXTS["buffered" if fact.fields.get("buffered") else "survived"],
-            {"at": f"{fact.file}:{fact.line}", "what": f"{who}{fact.text}"},
-        )
+        row = "buffered" if fact.fields.get("buffered") else "survived"
+        yield _said(row, at=f"{fact.file}:{fact.line}", what=f"{who}{fact.text}")
 
 
 def _of_the_run(evidence: Evidence) -> Iterator[str]:
@@ -133,9 +129,9 @@ def _of_the_run(evidence: Evidence) -> Iterator[str]:
         return
     status = run.status
     if run.lost or status is None:
-        yield _TEXTS["lost" if run.lost else "no_status"]
+        yield _said("lost" if run.lost else "no_status")
     elif status.state == "running" and not is_unheard(evidence):
-        yield _TEXTS["running"]
+        yield _said("running")
 
 
 def _at(error: RankError) -> str:

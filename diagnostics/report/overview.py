@@ -86,15 +86,13 @@ def others_text(others: Sequence[Decided]) -> str:
     return f"{counted(len(others), 'cause')} of {joined(kinds)} could not be decided" if others else ""
 
 
-def missing(causes: Sequence[Decided], statement: str = "") -> list[tuple[str, list[str]]]:
+def missing(causes: Sequence[Decided], stated: str = "") -> list[tuple[str, list[str]]]:
     """Return how to record the missing evidence, with the causes it would decide.
 
-    What the findings of the report's `statement` lack is first, then what decides the most causes.
+    What the cause `stated` by the report lacks is first, then what decides the most causes.
     """
     table: dict[str, list[str]] = {}
-    stated = set[str]()
-    for text, cause in ((text_of(decided.finding), decided.finding.cause) for decided in causes):
-        if text.missing:
-            table.setdefault(text.missing, []).append(cause)
-            stated |= {text.missing} if text.claim == statement else set()
-    return sorted(table.items(), key=lambda item: (item[0] not in stated, -len(item[1]), item[0]))
+    for decided in causes:
+        if text := text_of(decided.finding).missing:
+            table.setdefault(text, []).append(decided.finding.cause)
+    return sorted(table.items(), key=lambda item: (stated not in item[1], -len(item[1]), item[0]))

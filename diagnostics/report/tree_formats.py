@@ -14,14 +14,13 @@ from diagnostics.report.branches import WordedBranch
 
 _COLOURS: dict[Status, tuple[str, str]] = table_beside(__file__)["colours"]
 _PROBABILITY: dict[Status, str] = {"confirmed": "1.0", "ruled_out": "0.0"}
-_MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 
 
 def mermaid(tree: WordedBranch) -> str:
     """Return a flowchart in Mermaid. Leaves are rounded, and measured values are shown on the edges."""
     lines = ["flowchart TD"]
     for number, parent, branch in _numbered(tree):
-        name = _mermaid_text(f"{branch.title}<br/>{branch.gate or _MARK[branch.status]}")
+        name = _mermaid_text(f"{branch.title}<br/>{branch.gate or branch.status.replace('_', ' ')}")
         lines.append(f'  n{number}("{name}")' if branch.gate is None else f'  n{number}["{name}"]')
         lines.append(f"  class n{number} {branch.status}")
         if parent is not None:
@@ -39,7 +38,7 @@ def dot(tree: WordedBranch) -> str:
     for number, parent, branch in _numbered(tree):
         fill, line = _COLOURS[branch.status]
         under = branch.gate or branch.id
-        label = _dot_text(f"{branch.title}\n{under}: {_MARK[branch.status]}")
+        label = _dot_text(f"{branch.title}\n{under}: {branch.status.replace('_', ' ')}")
         lines.append(f'  n{number} [label="{label}", shape={shapes[branch.gate]}, fillcolor="{fill}", color="{line}"];')
         if parent is not None:
             measured = f' [label="{_dot_text(branch.measured)}"]' if branch.gate is None and branch.measured else ""

@@ -20,13 +20,12 @@ from diagnostics.evidence.model import Evidence, RunEvidence, shortened
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import last_progress, training_ended
 from diagnostics.evidence.stacks.dumps import main_thread, where
-from diagnostics.report.measures import memory, share_text
+from diagnostics.report.measures import memory, of_what, share_text
 from diagnostics.report.model import Report
 from diagnostics.report.wording import texts_beside
 from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
-_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 _said = texts_beside(__file__)
 _PARTS = 4  # Chosen: the number of parts of a peak that fit on a line.
 _OF_RUN: dict[str, str] = table_beside(__file__)["run"]
@@ -37,6 +36,8 @@ class Statement(NamedTuple):
 
     text: str = ""
     figures: str = ""
+    cause: str = ""
+    """Id of the undecided cause that it is about; empty if it is about none."""
     quotes_launcher: bool = False
     """Whether it repeats the reason that the launcher recorded."""
 
@@ -49,14 +50,14 @@ def without_cause(
     if outcome == "healthy":
         return Statement(account_text(account) or run_text(evidence.run))
     if evidence.doubt:
-        return Statement(_TEXTS["doubt"])
+        return Statement(_said("doubt"))
     undecided = [finding for finding in findings if finding.status == "undecided"]
-    if waits := [text_of(finding).claim for finding in undecided if finding.victims]:
-        return Statement(waits[0])
+    if waits := [finding for finding in undecided if finding.victims]:
+        return Statement(text_of(waits[0]).claim, cause=waits[0].cause)
     if is_unheard(evidence) and evidence.run:
         return Statement(unheard_text(evidence.run))
     if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
-        return Statement(text_of(stopped[0]).summary.rstrip("."))
+        return Statement(text_of(stopped[0]).summary.rstrip("."), cause=stopped[0].cause)
     if raised := raised_text(evidence):
         return Statement(raised)
     if buffered := [fact for fact in evidence.facts if fact.fields.get("buffered")]:
@@ -67,16 +68,16 @@ def without_cause(
             _said("slower" if change.at_once else "slower_gradually", change=change), account_text(account)
         )
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
-        return Statement(_TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account))
+        return Statement(_said("unaccounted" if account.unaccounted else "unconfirmed"), account_text(account))
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
         summary = next((text_of(finding).summary.rstrip(".") for finding in undecided if finding.ranks), "")
-        return Statement(_TEXTS["unconfirmed"], f"{peak}; {summary[0].lower()}{summary[1:]}" if summary else peak)
+        return Statement(_said("unconfirmed"), f"{peak}; {summary[0].lower()}{summary[1:]}" if summary else peak)
     if failure := recorded_failure(evidence.run):
         return Statement(_said("failed", reason=failure), quotes_launcher=True)
     if not trouble and evidence.run is not None and not evidence.run.state:
-        return Statement(_TEXTS["no_status"])
+        return Statement(_said("no_status"))
     if not trouble and any(fact.kind == "torchrun_signal" for fact in evidence.facts):
-        return Statement(_TEXTS["stopping"])
+        return Statement(_said("stopping"))
     if cut := [fact for fact in evidence.facts if fact.kind == "cut_traceback"]:
         ranks = tuple(fact.rank for fact in cut if fact.rank is not None)
         return Statement(_said("cut", who=ranks or "an unidentified rank", at=cut[0].text))
@@ -117,7 +118,7 @@ def log_text(evidence: Evidence, undecided: Sequence[Finding]) -> str:
     if steps := printed_text(printed_steps(evidence), evidence):
         return steps
     if training_ended(evidence):
-        return _TEXTS["ended"]
+        return _said("ended")
     kinds = {kind for kind, kept in records(evidence).items() if kept}
     is_empty = kinds == {"log"} and not any(finding.evidence for finding in undecided)
     return _said("nothing_known", logs=len({fact.file for fact in evidence.facts})) if is_empty else ""
@@ -140,7 +141,7 @@ def log_asks(report: Report) -> str:
     kinds = {entry.kind for entry in report.coverage}
     row = "ask_log" if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
     row = row or ("ask_stacks" if "stacks" in kinds else "")
-    return _TEXTS[row] if report.statement and row else ""
+    return _said(row) if report.statement and row else ""
 
 
 def account_asks(account: Account) -> str:
@@ -148,7 +149,7 @@ def account_asks(account: Account) -> str:
     waits = 2 * (account.waiting or 0.0) > account.exposed  # Known on CPU only.
     others = "ask_ranks" if account.traced < account.world_size else "ask_cores" if waits else "ask_shapes"
     of_calls = account.exposed >= max(account.copies, account.idle) or max(account.copies, account.idle) <= MOST
-    return _TEXTS["ask_device" if account.no_device_events else others if of_calls else "ask_stack"]
+    return _said("ask_device" if account.no_device_events else others if of_calls else "ask_stack")
 
 
 def memory_text(measures: Mapping[str, Any]) -> str:
@@ -159,7 +160,7 @@ def memory_text(measures: Mapping[str, Any]) -> str:
     parts = ", ".join(f"{name}{share_text(size, own.peak_bytes)}" for name, size in own.at_peak[:_PARTS])
     failed = own.over_time.failed if own.over_time is not None else None
     request = _said("request", size=failed.bytes) if failed is not None else ""
-    what, file = own.over_time.of if own.over_time is not None else "tensors", f" ({own.file})" if own.file else ""
+    what, file = of_what(own.over_time, "tensors"), f" ({own.file})" if own.file else ""
     peak = _said("peak", size=own.peak_bytes, what=what, ranks=[rank], file=file)
     return f"{request}{peak}{f': {parts}' if parts else ''}"
 
@@ -167,8 +168,8 @@ def memory_text(measures: Mapping[str, Any]) -> str:
 def unheard_text(run: RunEvidence) -> str:
     """Return why a run may have ended although its status is running."""
     silent_s = run.silent_s(time())
-    last = _TEXTS["no_heartbeat"] if silent_s is None else _said("heartbeat", silent_s=silent_s)
-    return _said("unheard", last=last, where=_TEXTS["here" if run.seen else "elsewhere"])
+    last = _said("no_heartbeat") if silent_s is None else _said("heartbeat", silent_s=silent_s)
+    return _said("unheard", last=last, where=_said("here" if run.seen else "elsewhere"))
 
 
 def calls_text(hang: Mapping[str, Any]) -> str:
@@ -187,7 +188,7 @@ def account_text(account: Account | None) -> str:
     if account is None:
         return ""
     if account.no_device_events:
-        return _TEXTS["no_device_events"]
+        return _said("no_device_events")
     of_device = ["copies", *(["least_busy"] if account.devices > 1 else [])]
     of_cpu = [*(["waiting"] if account.waiting is not None else []), "no_operation"]
     rows = [*(["overlap"] if account.overlap is not None else []), "exposed"]
@@ -223,7 +224,7 @@ def processes_text(evidence: Evidence) -> str:
     alive = {rank: seen.blocked_s for rank, seen in observed.items() if not (seen.exited or seen.stopped)}
     moved, waited = [rank for rank in alive if not alive[rank]], [rank for rank in alive if alive[rank]]
     parts = [_said("exited", ranks=ended)] if ended else []
-    parts += [] if any(seen.groups != 0 for seen in observed.values()) else [_TEXTS["no_group"]]
+    parts += [] if any(seen.groups != 0 for seen in observed.values()) else [_said("no_group")]
     parts.append(_said("moved", ranks=moved))
     parts += [_said("waited", ranks=waited, waited_s=max(alive[rank] for rank in waited))] if waited else []
     return "; ".join(parts) if observed else ""
@@ -243,4 +244,4 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] == SCALE_ENDS else row
-    return _said("printed_to_the_end" if training_ended(evidence) else "printed", parts=parts, verdict=_TEXTS[row])
+    return _said("printed_to_the_end" if training_ended(evidence) else "printed", parts=parts, verdict=_said(row))

@@ -12,7 +12,7 @@ from diagnostics.report.document import Span, Text
 def texts_beside(module: str) -> Callable[..., str]:
     """Return a function that fills a row of the `texts` in the YAML file next to a module with figures."""
     rows = table_beside(module)["texts"]
-    return lambda row, **figures: filled(rows[row], figures)
+    return lambda row, /, **figures: filled(rows[row], figures)
 
 
 def blame(finding: Finding) -> str:

@@ -14,7 +14,7 @@ from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 from diagnostics.evidence.values import MOST_BYTES, MOST_RANKS, integer
 
-FROM_UNITS = "the sum of its gathered units"
+FROM_UNITS = "gathered_units"
 """Value of `ModelSize.source` if the size is known only from the sharded units."""
 
 

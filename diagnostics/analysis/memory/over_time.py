@@ -13,7 +13,7 @@ from diagnostics.evidence.readers.snapshot import SnapshotFile
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
-TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
+TENSORS, WINDOW, PROCESS = "tensors", "window_tensors", "process"
 MAX_STEPS = 400  # A convention: the number of marks that fit in a drawing.
 _MUCH = 0.05  # Share of the peak without an owner that the report explains; a smaller one changes no advice.
 NOWHERE = frozenset({"step", "outside", ""})
@@ -53,7 +53,7 @@ class MemoryStack(Struct, rename={"source": "from"}):
     """Rows of time (s from the first row) and bytes of each kind, in ascending order of time."""
     peak: Peak
     of: str = ""
-    """Measured quantity: `tensors`, `the process (resident set)`, ..."""
+    """Measured quantity: `tensors`, `window_tensors` (allocated in the profiled window), `process` (resident set)."""
     source: str = ""
     """Kind of the evidence: `trace`, `snapshot`, `memory_timeline`, `timeline`, `telemetry`."""
     file: str = ""

@@ -11,7 +11,7 @@ from diagnostics.analysis.divergence.roots import differing_roots
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank, same_round
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
-from diagnostics.analysis.stall.stack_evidence import KEY, HostOutside, InCollective, collective_of, compared
+from diagnostics.analysis.stall.stack_evidence import KEY, UNNAMED, HostOutside, InCollective, collective_of, compared
 from diagnostics.analysis.stall.startup import Startup
 from diagnostics.analysis.vote import is_majority
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
@@ -19,7 +19,6 @@ from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stacks
 from diagnostics.evidence.stacks.activity import Activity
 
-_UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\](?!torch[/\\])")
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
@@ -105,8 +104,8 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     if at.doing in {"lock", "device"} or phase == "backward":  # Another thread may communicate on its behalf.
         threads += dump.threads
     place, frames = next(((place, thread.frames) for thread in threads if (place := _communicates(thread))), (None, ()))
-    if place is None and at.doing in _UNNAMED and at.frame is not None:
-        place, frames = (_UNNAMED[at.doing], at.frame), main.frames
+    if place is None and at.doing in UNNAMED and at.frame is not None:
+        place, frames = (UNNAMED[at.doing], at.frame), main.frames
     users = tuple(filter(stacks.is_users, frames))
     path = tuple(at for at in frames if stacks.is_users(at) or (_PACKAGE.search(at.file) and not stacks.is_native(at)))
     return InCollective(*place, "stacks", dump.file, None, users, dump.time_s, path, phase) if place else None

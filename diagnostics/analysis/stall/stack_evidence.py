@@ -16,6 +16,7 @@ from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped,
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
@@ -25,11 +26,8 @@ from diagnostics.evidence.stacks.activity import Activity
 from diagnostics.evidence.stacks.dumps import taken_s
 
 _C10D = "distributed_c10d.py"
-_WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
-_WITHIN |= {"wait_tensor": "a functional collective"}  # A call of DTensor; the stack does not show which.
-_MESSAGES = {"_wait_batch_p2p": "batch_isend_irecv"}  # A stage of a pipeline: its sends and receives are in one wait.
-_WITHIN |= _MESSAGES
-"""Functions of torch that communicate in C++ and raised the error by which a rank gave up."""
+_MESSAGES, _WITHIN, UNNAMED = (dict[str, str](names) for names in table_beside(__file__).values())
+"""Functions of torch that communicate in C++ and raised the error by which a rank gave up, with the call's name."""
 KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
 _UNKNOWN = 0  # Position of a call for which no recorder counted the preceding ones.
 

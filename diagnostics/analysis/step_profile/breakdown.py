@@ -106,7 +106,7 @@ def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
         "idle_percent": round(100 * idle / wall, 2),
         "compute_percent": round(100 * computing / wall, 2),
         "non_compute_percent": round(100 * (wall - computing - idle) / wall, 2),
-        "window": "without the last marked step, as HTA" if limit is not None else "whole file",
+        "window": "without_last_step" if limit is not None else "whole_file",
     }
 
 

@@ -34,7 +34,7 @@ class Gap(Struct):
     end: int
     reason: Reason
     detail: str = ""
-    """What the host did: the annotation or operation."""
+    """What the host did: the annotation or operation; `kernel_launch` if a launch blocked."""
     work: HostWork = ""
     """Kind of host work in a pause."""
 
@@ -64,10 +64,9 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
         if min(returned, until) - max(launch, start) >= max(PAUSE_NS, _MOST * (until - start)):
             # No launch alone takes so long while the device idles: its kernel is loaded first, unless it ran before.
             is_new = first_use[name] == starts[n]
-            result.append(Gap(start, until, "pause", "a kernel launch", "kernel_loading" if is_new else ""))
+            result.append(Gap(start, until, "pause", "kernel_launch", "kernel_loading" if is_new else ""))
         elif returned <= start and launch < until - _LAUNCH_NS:
-            waiting = "the next kernel was launched already" if launch >= 0 else ""
-            result.append(Gap(start, until, "wait", waiting))
+            result.append(Gap(start, until, "wait"))
         elif (gap := host.gap(start, until, launch, thread)) is not None:
             result.append(gap)
         else:

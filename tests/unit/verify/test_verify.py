@@ -57,8 +57,8 @@ def test_figures_come_from_the_records_and_the_measures(tmp_path: Path) -> None:
         "memory": {
             "ranks": {
                 "0": {"peak_bytes": 100, "curve_of": "tensors"},
-                "1": {"peak_bytes": 300, "curve_of": "tensors allocated in the profiled window"},
-                "2": {"peak_bytes": 900, "curve_of": "the process (resident set)"},
+                "1": {"peak_bytes": 300, "curve_of": "window_tensors"},
+                "2": {"peak_bytes": 900, "curve_of": "process"},
                 "3": {"curve_of": "tensors"},
             }
         },

@@ -102,6 +102,8 @@ def test_undecided_causes_of_other_kinds_are_apart() -> None:
 def test_what_decides_most_is_named_first() -> None:
     causes = [open_cause("hang.a", "a log"), open_cause("hang.b"), open_cause("hang.c"), open_cause("hang.d", "")]
     assert missing(causes) == [("a trace", ["hang.b", "hang.c"]), ("a log", ["hang.a"])]
+    assert missing(causes, "hang.a") == [("a log", ["hang.a"]), ("a trace", ["hang.b", "hang.c"])]
+    assert missing(causes, "hang.d") == missing(causes)  # It lacks nothing that could be recorded.
 
 
 def test_every_family_of_causes_has_words() -> None:

@@ -53,7 +53,7 @@ def test_the_highest_peaks_are_shown_however_many_ranks_there_are(monkeypatch: p
 def test_where_no_rank_left_anything_telemetry_tells_of_the_processes() -> None:
     node = Timeline([], host_used=[(0.0, 1)], rank_rss={0: [(0.0, 5 * MIB), (1.0, 9 * MIB)], 1: [(0.0, MIB)]})
     ranks = measures(job([], nodes={0: node}))["ranks"]
-    assert list(ranks) == ["0", "1"] and ranks["0"]["curve_of"] == "the process (resident set)"
+    assert list(ranks) == ["0", "1"] and ranks["0"]["curve_of"] == "process"
     assert ranks["0"]["over_time"]["peak"]["bytes"] == 9 * MIB and "peak_bytes" not in ranks["0"]
 
 

@@ -225,7 +225,7 @@ def test_a_peak_between_the_steps_is_told_beside_the_curve(tmp_path):
 def test_the_resident_set_is_called_what_it_is(tmp_path):
     rank_file(tmp_path, None, [50 * MIB, 60 * MIB])
     stack = measures_of(tmp_path)["ranks"]["0"]["over_time"]
-    assert (stack["of"], stack["kinds"]) == ("the process (resident set)", ["not attributed"])
+    assert (stack["of"], stack["kinds"]) == ("process", ["not attributed"])
     assert stack["capacity_bytes"] is None
 
 
