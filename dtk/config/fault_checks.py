@@ -3,7 +3,7 @@
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault
 from dtk.errors import DtkError, Errors
-from dtk.sharding.registry import preferred
+from dtk.sharding.registry import CONFIG_TYPES, preferred
 
 _ONLY: dict[str, dict[str, list[str]]] = table_beside(__file__)
 
@@ -20,15 +20,19 @@ def check_fault(config: Config, world_size: int) -> None:
     fault = config.fault
     if isinstance(fault, NoFault):
         return
-    name = fault.name
+    name, mesh, divided = fault.name, config.mesh(world_size), config.parallel.cut
     needed = next((kind for kind, faults in _ONLY["gradients_in"].items() if name in faults), None)
-    if needed is not None and config.strategy.traits.gradients_in != needed:
-        raise _errors("strategy", c=config, instead=preferred(needed))
+    if needed is not None and config.strategy.on(mesh).traits.gradients_in != needed:
+        other = preferred(needed)
+        fits = CONFIG_TYPES[other](name=other).on(mesh).traits.gradients_in == needed
+        instead = [f"strategy={other}", *(f"{text.split('=')[0]}=1" for text in divided if not fits)]
+        raise _errors("strategy", c=config, divided=" ".join(divided), instead=" ".join(instead))
     for degree, faults in _ONLY["along"].items():
         _errors.refuse({"degree": name in faults and getattr(config.parallel, degree) == 1}, c=config, degree=degree)
-    cut = [f"parallel.{degree}={size}" for degree in ("pp", "cp") if (size := getattr(config.parallel, degree)) > 1]
-    whole = " ".join(text.split("=")[0] + "=1" for text in cut)
-    _errors.refuse({"cut": cut and name in _ONLY["step"]["own"]}, c=config, cut=" ".join(cut), whole=whole)
+    undivided = [f"parallel.{degree}=" for degree, faults in _ONLY["undivided"].items() if name in faults]
+    cut = [text for text in divided if text.startswith(tuple(undivided))]
+    whole = " ".join(f"{text.split('=')[0]}=1" for text in cut)
+    _errors.refuse({"cut": cut}, c=config, cut=" ".join(cut), whole=whole)
     if isinstance(fault, SettingFault | NodesFault):
         return
     plan = config.batch_plan(world_size)

@@ -1,6 +1,7 @@
 """Gradients that are never ready on one rank, or reduced too often, and memory that grows with the steps."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -45,19 +46,14 @@ class SyncEveryMicroBatch(FaultyLoop, name="sync_every_micro_batch"):
 class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
     """Hand-written data parallelism: one blocking all_reduce per parameter, after backward."""
 
-    def _prepare(self) -> None:
-        self.parts.strategy.accumulate = self._accumulate_context  # type: ignore[method-assign]
-
-    def _accumulate_context(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
-        assert isinstance(wrapped, DistributedDataParallel)
-        return wrapped.no_sync()
-
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
-        total = super()._accumulate(batches, factor)
+        wrapped, dp_size = cast(DistributedDataParallel, self.parts.wrapped), self.parts.strategy.mesh.dp_size
+        with wrapped.no_sync():
+            total = super()._accumulate(batches, factor)
         for parameter in self.parts.model.parameters():
             if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)  # fault: per_parameter_all_reduce
-                parameter.grad /= self.context.world_size
+                dist.all_reduce(parameter.grad, group=wrapped.process_group)  # fault: per_parameter_all_reduce
+                parameter.grad /= dp_size
         return total
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.files import table_beside
+from dtk.config import fault_checks
 from dtk.config.batch import settle
 from dtk.config.checks import check
 from dtk.config.compose import compose
@@ -14,6 +16,7 @@ from dtk.errors import DtkError
 from dtk.run import main
 
 FAULTS = sorted(path.stem for path in (conf_folder() / "fault").glob("*.yaml"))
+BUCKETS = table_beside(fault_checks.__file__)["gradients_in"]["buckets"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -51,7 +54,14 @@ def test_the_user_has_the_last_word() -> None:
         (["fault=accumulation_boundary", "train.global_batch_size=4"], "needs several micro-batches per step"),
         (
             ["fault=unused_parameters", "strategy=ddp", "parallel.cp=2", "launcher.nproc=2"],
-            "calls the whole model with whole sequences: parallel.cp=2 - use parallel.cp=1",
+            "needs whole models and whole sequences: parallel.cp=2 - use parallel.cp=1",
+        ),
+        (["fault=per_parameter_all_reduce", "parallel.pp=2"], "whole sequences: parallel.pp=2 - use parallel.pp=1"),
+        (["fault=full_gather", "strategy=ddp"], "cannot happen under strategy=ddp - use strategy=fsdp"),
+        (["fault=full_gather", "strategy=ddp", "parallel.cp=2"], "strategy=ddp parallel.cp=2 - use strategy=fsdp"),
+        (
+            ["fault=per_parameter_all_reduce", "strategy=fsdp", "parallel.cp=2"],
+            "under strategy=fsdp parallel.cp=2 - use strategy=ddp",
         ),
     ],
 )
@@ -92,3 +102,19 @@ def plain_without_fault() -> dict[str, Any]:
 def test_errors_are_dtk_errors() -> None:
     with pytest.raises(DtkError):
         compose(["fault=exception", "fault.rank=one"])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+@pytest.mark.parametrize("fault", BUCKETS)
+def test_replicas_of_a_divided_model_have_no_buckets(fault: str, strategy: str, capsys: Any) -> None:
+    """Under tp, ddp and zero1 run on fully_shard."""
+    words = [f"fault={fault}", f"strategy={strategy}", "parallel.tp=2", "launcher.nproc=4", "strategy.bucket_cap_mb=25"]
+    assert main([*words, "launcher.device=cpu"]) == 2
+    expected = f"fault={fault} cannot happen under strategy={strategy} parallel.tp=2 - use strategy=ddp parallel.tp=1"
+    assert capsys.readouterr().err.splitlines() == [f"dtk: {expected}"]
+
+
+@pytest.mark.parametrize(("fault", "strategy"), [("full_gather", "ddp"), ("rank0_state_dict", "zero1")])
+def test_replicas_of_a_divided_model_have_units(fault: str, strategy: str) -> None:
+    composed = compose([f"fault={fault}", f"strategy={strategy}", "parallel.tp=2", "launcher.nproc=4"])
+    check(settle(composed, 4).config, 4, "cpu")

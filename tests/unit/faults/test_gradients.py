@@ -1,6 +1,12 @@
 """Gradients that are kept, or that never become ready."""
 
+import dataclasses
+from typing import Any
+
+import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from dtk.parallel.blocks import blocks_of
 from tests.unit.faults.conftest import Faulty
@@ -25,3 +31,20 @@ def test_the_last_block_gets_no_gradients_from_the_step_on(faulty: Faulty) -> No
 
     loop._clip = look
     assert loop.run() and reached == [(True, True), *[(True, False)] * 3]
+
+
+def test_gradients_of_every_parameter_are_averaged_once(faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the group over which DDP would have averaged them, which does not reduce them as well."""
+    loop = faulty("per_parameter_all_reduce")
+    wrapped = DistributedDataParallel(loop.parts.model, process_group=dist.new_group([0]))
+    loop.parts = dataclasses.replace(loop.parts, wrapped=wrapped)
+    reduced: list[object] = []
+    all_reduce = dist.all_reduce
+
+    def record(tensor: torch.Tensor, *args: Any, group: Any = None, **more: Any) -> Any:
+        reduced.append(group)
+        return all_reduce(tensor, *args, group=group, **more)
+
+    monkeypatch.setattr(dist, "all_reduce", record)
+    assert loop.run() and wrapped.process_group is not dist.group.WORLD
+    assert reduced.count(wrapped.process_group) == 4 * len(list(loop.parts.model.parameters()))
