@@ -1,6 +1,6 @@
 """Assigns log lines, stacks and errors to ranks: maps local ranks and NCCL's processes to global ranks."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,7 @@ _PARALLEL = patterns_beside(__file__)["parallel"]
 
 def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None:
     """Move records into the evidence, with local ranks and NCCL's processes mapped to global ranks."""
-    newest: dict[str, int] = {}
-    for _, of in read:
-        if of.attempt is not None:
-            newest[of.node] = max(newest.get(of.node, 0), of.attempt)
+    newest = dict(sorted((of.node, of.attempt or 0) for _, of in read))  # The last of a node is its newest attempt.
     nodes = {of.node for _, of in read if of.local_rank is not None}
     single = len(nodes) <= 1 and _one_node([contents for contents, _ in read], bool(nodes or evidence.run))
     processes = _processes(read)
@@ -42,7 +39,7 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
     for contents, of in read:
         if of.attempt is not None and of.attempt < newest[of.node]:
             continue
-        offset = contents.offset if contents.offset is not None else 0 if single else None
+        offset = _offset(contents, single)
         evidence.facts += [replace(fact, rank=settled(fact.rank, fact)) for fact in contents.facts]
         for error in contents.errors:
             rank = settled(error.rank)
@@ -51,6 +48,14 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
         if contents.speak - {0}:
             evidence.facts.append(LogFact("several_processes", None, contents.file))
+
+
+def _offset(read: Contents, on_one_node: bool) -> int | None:
+    """Return global minus local rank: as torchrun lists it, or as the only command line says that places a node."""
+    placed = [fact.fields for fact in read.facts if "node_rank" in fact.fields]
+    if read.offset is None and len(placed) == len({fact.fields.get("agent") for fact in read.facts} - {None}) == 1:
+        return int(placed[0]["node_rank"] * placed[0]["nproc"])
+    return read.offset if read.offset is not None else 0 if on_one_node else None
 
 
 def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
@@ -65,23 +70,25 @@ def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
     named = {rank for ranks in stated for rank in ranks if rank >= 0}
     facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
     most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)
-    nodes = max(len(prefixed), sum(any(rank < 0 for rank in ranks) for ranks in stated))
-    on_one_node = on_one_node or bool(prefixed) or any(fact.kind == "one_node" for fact in facts)
+    local = [ranks for ranks in stated if any(rank < 0 for rank in ranks)]
+    on_one_node = on_one_node or any(fact.kind == "one_node" for fact in facts)
+    agents = {fact.fields.get("agent") for fact in facts} - {None}
+    if not on_one_node and (len(agents) > 1 or any(fact.kind == "several_nodes" for fact in facts)):
+        return False
     # The first rank of a later node is at least the number of its own.
-    begins = min(named) < len(named) if named else on_one_node
-    # A launcher's own log shows one node if its local ranks fill all gaps between the ranks from 0 on that speak there.
-    own = {-1 - rank if rank < 0 else rank for ranks in stated if any(rank < 0 for rank in ranks) for rank in ranks}
-    highest = max(named, default=-1)
-    on_one_node = on_one_node or (own == {*range(highest + 1)} and most <= len(own))
-    return nodes <= 1 and on_one_node and begins and all(most <= read.local for read in prefixed)
+    begins = min(named) < len(named) if named else on_one_node or bool(prefixed)
+    # A launcher's own log shows one node if its local ranks fill all gaps between the ranks from 0 on that speak there;
+    # if there are none, such as where all ranks of two nodes speak, if it started as many processes as there are ranks.
+    own = {-1 - rank if rank < 0 else rank for ranks in local for rank in ranks}
+    pids = {fact.fields.get("pid") for fact in facts if fact.kind in ("torchrun_failed", "torchrun_signal")}
+    shown = (own - named or len(pids) == len(own)) and own == {*range(max(named, default=-1) + 1)} and most <= len(own)
+    single = max(len(prefixed), len(local)) <= 1 and bool(on_one_node or prefixed or shown)
+    return single and begins and all(most <= read.local for read in prefixed)
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
     """Return NCCL's `host:pid` -> rank, from the communicators with the most ranks in the whole evidence."""
-    worlds: dict[str, tuple[int, int]] = {}
-    for read, _ in logs:
-        for process, world in read.processes.items():
-            worlds[process] = max(worlds.get(process, (0, 0)), world)
+    worlds = dict(sorted(item for read, _ in logs for item in read.processes.items()))  # The largest of each is last.
     largest = max((ranks for ranks, _ in worlds.values()), default=0)
     ranked = {process: rank for process, (ranks, rank) in worlds.items() if ranks == largest}
     return ranked if len(set(ranked.values())) == len(ranked) else {}
@@ -92,9 +99,8 @@ def adopt_single(evidence: Evidence) -> None:
     records: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
     ranks = {record.rank for record in (*files_of_ranks(evidence), *evidence.stacks, *records)} - {None, 0}
     files = {record.file for record in records if record.rank is None}
-    if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
-        return
-    if any(fact.kind in {"launcher_error", "several_processes"} for fact in evidence.facts):
+    several = any(fact.kind in {"launcher_error", "several_processes", "several_nodes"} for fact in evidence.facts)
+    if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1 or several:
         return
     by_launcher = [fact.fields for fact in evidence.facts if fact.kind.startswith(("torchrun_", "srun_"))]
     pids = {fields["pid"] for fields in by_launcher if "pid" in fields}
@@ -132,9 +138,7 @@ def adopt_listed(evidence: Evidence) -> None:
         unassigned = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
         listed = set(fact.fields["ranks"])
         raised = {e.rank for e in evidence.errors if e.rank in listed and e.type}
-        by_exit_code = {
-            e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal
-        } - raised
+        by_exit_code = {e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal}
         if len(unassigned) == 1 and len(by_exit_code) == 1 and not raised and unassigned[0].line < fact.line:
             own = replace(unassigned[0], rank=by_exit_code.pop())
             evidence.errors = merge_errors([own if e is unassigned[0] else e for e in evidence.errors])
@@ -142,14 +146,10 @@ def adopt_listed(evidence: Evidence) -> None:
 
 def adopt(evidence: Evidence) -> None:
     """Assign the last messages of an aborting process, without a prefix, to the only rank that died by that signal."""
-    signals: defaultdict[str, set[int]] = defaultdict(set)
-    for error in evidence.errors:
-        if error.rank is not None and error.signal is not None:
-            signals[error.signal].add(error.rank)
-    only = {signal: ranks.copy().pop() for signal, ranks in signals.items() if len(ranks) == 1}
+    died = {(error.signal, error.rank) for error in evidence.errors if error.rank is not None and error.signal}
+    by_signal = Counter(signal for signal, _ in died)
+    only = {signal: rank for signal, rank in died if by_signal[signal] == 1}
     unassigned = [error for error in evidence.errors if error.rank is None and error.signal in only]
-    if not unassigned:
-        return
     adopted = [replace(error, rank=only[str(error.signal)]) for error in unassigned]
     evidence.errors = merge_errors([*(error for error in evidence.errors if error not in unassigned), *adopted])
     frames = {error.frames: error.rank for error in adopted if error.frames}

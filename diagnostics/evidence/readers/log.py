@@ -94,7 +94,7 @@ class _Scan(Struct):
     """Failures that launchers report; torchrun does so before its list, which alone has global ranks."""
     of_hydra: list[RankError] = field(default_factory=list)
     """Those that Hydra reports: beside the first one, SIGKILL is how it ends the others."""
-    failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
+    failed: dict[int, tuple[int, Any, int]] = field(default_factory=dict)
     """Process id of a torchrun -> line of its last failed attempt, process that failed, number of stacks until then."""
     work: LogFact | None = None
     """The last line about work outside of the steps, such as an evaluation, or about the end of the training."""
@@ -277,11 +277,11 @@ class _Scan(Struct):
         if isinstance(code, int) and code != 0:
             signal = signal_name(-(code := repeated(code)))
             what = f"killed by {signal}" if signal else f"exit code {code}"
-            if (agent := _TEXT["agent"].match(line.text)) is not None:
-                before = self.failed.get(agent[1])
+            if (agent := fields.get("agent")) is not None:
+                before = self.failed.get(agent)
                 if before is not None and before[1] != fields.get("pid"):
                     self._restarted(before[0], before[2])
-                self.failed[agent[1]] = line.number, fields.get("pid"), len(self.read.stacks)
+                self.failed[agent] = line.number, fields.get("pid"), len(self.read.stacks)
                 self._forget()
             rank = -1 - local if isinstance(local, int) else rank
             exits = self.of_hydra if "hydra" in fields else self.exits

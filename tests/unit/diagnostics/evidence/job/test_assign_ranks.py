@@ -69,6 +69,53 @@ def test_ranks_in_another_log_than_the_launchers_or_a_larger_world_show_no_singl
     assert ranks((contents(error(-4), facts=[*speak, fact(None, nranks=16)]), Owner())) == [None]
 
 
+def launcher(tmp_path, *lines, ranks):
+    """Diagnose a log in which these ranks speak, and the launcher's lines."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"[rank{rank}]: step 100 loss 2.0\n" for rank in ranks) + "".join(lines))
+    return [(item.rank, item.local_rank) for item in gather(log, Limits()).errors]
+
+
+def ended(agent, pid, local, code=-9):
+    return (
+        f"E1201 10:01:06.000000 {agent} torch/api.py:874] failed (exitcode: {code}) local_rank: {local} (pid: {pid})\n"
+    )
+
+
+def stopped(agent, *pids):
+    return "".join(
+        f"W1201 10:01:05.0 {agent} torch/api.py:900] Sending process {pid} closing signal SIGTERM\n" for pid in pids
+    )
+
+
+def test_a_local_rank_is_a_rank_where_the_launcher_started_as_many_processes_as_there_are_ranks(tmp_path):
+    job = {"ranks": range(4)}
+    assert launcher(tmp_path, stopped(40, 10, 12, 13), ended(40, 11, 1), **job) == [(1, None)]
+    assert launcher(tmp_path, ended(40, 11, 1), **job) == [(None, 1)]
+    assert launcher(tmp_path, stopped(40, 10), ended(40, 11, 1), **job) == [(None, 1)]
+
+
+def test_a_second_launcher_or_more_nodes_leave_a_local_rank_one(tmp_path):
+    gap = {"ranks": (0, 2, 3)}
+    assert launcher(tmp_path, ended(40, 11, 1), **gap) == [(1, None)]
+    assert launcher(tmp_path, stopped(30, 21, 22), ended(40, 11, 1), **gap) == [(None, 1)]
+    assert launcher(tmp_path, "nnodes: 1\n", stopped(30, 21, 22), ended(40, 11, 1), **gap) == [(1, None)]
+    for nodes in ("--nnodes=2", "--nnodes 1:4", "  max_nodes        : 2", "num_machines: 2"):
+        assert launcher(tmp_path, f"{nodes}\n", ended(40, 11, 1), **gap) == [(None, 1)], nodes
+
+
+@pytest.mark.parametrize(
+    ("more", "rank"),
+    [("", 7), (" --rdzv-backend=static", 7), (" --rdzv-backend=c10d", None), (" --rdzv_backend etcd", None)],
+)
+def test_a_command_line_places_its_node_where_the_rendezvous_is_static(tmp_path, more, rank):
+    command = f"torchrun{more} --nnodes=2 --nproc-per-node=4 --node-rank=1 train.py\n"
+    assert launcher(tmp_path, command, ended(40, 11, 3), ranks=range(8)) == [(rank, None if rank else 3)]
+    other = command.replace("rank=1", "rank=0")
+    assert launcher(tmp_path, command, other, ended(40, 11, 3), ranks=range(8)) == [(None, 3)]
+    assert launcher(tmp_path, command, stopped(30, 5), ended(40, 11, 3), ranks=range(8)) == [(None, 3)]
+
+
 def test_a_local_rank_alone_is_no_rank():
     """The first process of a later node is local rank 0 too."""
     job = evidence()

@@ -281,10 +281,14 @@ def test_each_kind_is_found_and_decoded(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["nnodes=16", "--nnodes=1:4", "max_nodes : 12", "nnodes: 1.5", "nnodes=2 --standalone"]
+    ("line", "kinds"),
+    [
+        *((line, ["several_nodes"]) for line in ("nnodes=16", "--nnodes=1:4", "max_nodes : 12", "num_machines: 2")),
+        *((line, []) for line in ("nnodes: 1.5", "nnodes: 2.5", "nnodes=2 --standalone", "num_nodes: 0")),
+    ],
 )
-def test_other_numbers_of_nodes(tmp_path: Path, line: str) -> None:
-    assert not scan(tmp_path / "x.log", f"{line}\n").facts
+def test_other_numbers_of_nodes(tmp_path: Path, line: str, kinds: list[str]) -> None:
+    assert [fact.kind for fact in scan(tmp_path / "x.log", f"{line}\n").facts] == kinds
 
 
 @pytest.mark.parametrize(
