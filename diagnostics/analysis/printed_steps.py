@@ -34,6 +34,8 @@ _FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
 at most 4 lines apart. A scale that is still being searched begins higher, usually at 2 ** 16."""
 _NEARLY, _LOW = 5, 4.0
 """Or the log ends after at least 5 such steps, twice as far apart, at a scale with which gradients of 16,000 fit."""
+FEW = 2  # Minimum number of steps for a rise that is too recent to judge. A single one may be a batch.
+_NORM_RATIO = 10.0  # Minimum ratio of the gradient norms after and before a rise in which the loss has no part.
 OUTLIERS = 10  # Up to one part in so many of the values may be outliers: single spikes, or steps of another data set.
 _MARGIN = 0.25  # A loss is at one of two levels if it is closer to it than this part of their distance.
 _TURNS = 3  # A loss that rises to the later level so often belongs to two series that share a log.
@@ -184,41 +186,49 @@ def step_text(step: float) -> str:
     return "" if math.isnan(step) else f"{f'step {step:,.0f}' if step % 1 == 0 else f'epoch {step:g}'}"
 
 
-def jump(log: Printed) -> Jump | None:
-    """Return where the loss jumps, or climbs to far above its initial value (worse than untrained), for good."""
+def jump(log: Printed, least: int = LEAST_AFTER) -> Jump | None:
+    """Return where the loss jumps for at least so many steps, or climbs to far above its initial value, for good."""
     points = last_run(log.series, log.series.loss)
     loss = [log.series.loss[n] for n in points]
-    case = change(log.file, log.series, points, loss)
+    case = change(log.file, log.series, points, loss, least)
     return case if case is None or case.at_once or max(loss[:_FIRST]) >= _FULL else None
 
 
-def change(file: str, series: Series, rows: Sequence[int], values: Sequence[float]) -> Jump | None:
+def risen_norm(log: Printed) -> Jump | None:
+    """Return where the gradient norm rises for good by an order of magnitude, whatever the loss does."""
+    rows = last_run(log.series, log.series.norm)
+    case = change(log.file, log.series, rows, [log.series.norm[n] for n in rows], LEAST_AFTER)
+    return case if case is not None and case.after > _NORM_RATIO * case.before else None
+
+
+def change(file: str, series: Series, rows: Sequence[int], values: Sequence[float], least: int) -> Jump | None:
     """Return where the values of rows rise to a higher level for good, or finally exceed the first ones by far."""
-    risen = rise(values) if len(values) >= WINDOW + LEAST_AFTER else None
-    if len(values) < WINDOW + LEAST_AFTER or (case := risen or ascent(values)) is None:
+    if len(values) < 3 * least or (case := (risen := rise(values, least)) or ascent(values)) is None:
         return None
     at, before, after = case
-    sides = (rows[at - WINDOW if risen else 0 : at], rows[at:])
+    sides = (rows[max(0, at - WINDOW) if risen else 0 : at], rows[at:])
     norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
     medians = (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
     fell, where = bool(risen) or before < _FELL * values[0], (file, series.lines[rows[at]], series.step[rows[at]])
     return Jump(*where, before, after, medians, len(values) - at, fell, bool(risen))
 
 
-def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
-    """Return the position from which values stay at a higher level to the end, and the levels before and after it."""
+def rise(values: Sequence[float], least: int) -> tuple[int, float, float] | None:
+    """Return the position from which values stay higher, for at least so many, and the levels before and after it."""
     # The position at which the minimum of all later values exceeds those just before it the most.
     smooth = [statistics.median(values[max(0, n - 1) : n + 2]) for n in range(len(values))]
-    best, at, lowest = -math.inf, WINDOW, math.inf
-    for n in range(len(values) - 1, WINDOW - 1, -1):
+    first, best, at, lowest = max(least, _BEFORE + 1), -math.inf, 0, math.inf
+    for n in range(len(values) - 1, first - 1, -1):
         lowest = min(lowest, smooth[n])
         gain = lowest - max(smooth[n - 1 - _BEFORE : n - 1])
-        if n <= len(values) - LEAST_AFTER and gain > best:
+        if n <= len(values) - least and gain > best:
             best, at = gain, n
     # Smoothing moves the edge by a step. The second lowest of the next values counts, as one may be an outlier.
-    while at > WINDOW and values[at - 1] > (values[at - 2] + sorted(values[at : at + WINDOW])[:2][-1]) / 2:
+    while at >= first and values[at - 1] > (values[at - 2] + sorted(values[at : at + WINDOW])[:2][-1]) / 2:
         at -= 1
-    before, after = values[at - WINDOW : at], values[at:]
+    if at < first:
+        return None
+    before, after = values[max(0, at - WINDOW) : at], values[at:]
     low, high = statistics.median(before), statistics.median(after)
     noise = _MAD * statistics.median(abs(value - low) for value in before)
     if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):

@@ -52,7 +52,7 @@ def slower(printed: PrintedSteps) -> Jump | None:
         for series in (log.series, log.steps.bars):
             rows, every_s = _durations(series, log.steps.resumes)
             spent_s = [median(every_s[max(0, n - _HALF) : n + _HALF + 1]) for n in range(len(every_s))]
-            if (case := change(log.file, series, rows, spent_s)) is not None:
+            if (case := change(log.file, series, rows, spent_s, LEAST_AFTER)) is not None:
                 return case
     return None
 

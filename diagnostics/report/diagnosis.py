@@ -334,7 +334,7 @@ def _coverage(coverage: Sequence[Coverage]) -> doc.Section | None:
 
 
 def _named(report: Report, finding: Finding) -> str:
-    """Return `ranks issued different operations [hang.collective_mismatch, 97% sure], rank 1`."""
+    """Return `ranks issued different collective calls [hang.collective_mismatch, 97% sure], rank 1`."""
     ranks = f", {ranks_text(finding.ranks)}" if finding.ranks else ""
     return f"{report.title(finding.cause)} [{finding.cause}{_sure(finding)}]{ranks}"
 

@@ -6,7 +6,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
+from diagnostics.analysis.printed_steps import FEW, SCALE_ENDS, PrintedSteps, jump, printed_steps, risen_norm
 from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
 from diagnostics.analysis.step_times import Slowed
 from diagnostics.analysis.symptoms.absent import not_set_up
@@ -55,7 +55,9 @@ def without_cause(
     if waits := [finding for finding in undecided if finding.victims]:
         return Statement(text_of(waits[0]).claim, cause=waits[0].cause)
     if is_unheard(evidence) and evidence.run:
-        return Statement(unheard_text(evidence.run))
+        silent_s = evidence.run.silent_s(time())
+        last = _said("no_heartbeat") if silent_s is None else _said("heartbeat", silent_s=silent_s)
+        return Statement(_said("unheard", last=last, where=_said("here" if evidence.run.seen else "elsewhere")))
     if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
         return Statement(text_of(stopped[0]).summary.rstrip("."), cause=stopped[0].cause)
     if raised := raised_text(evidence):
@@ -64,9 +66,8 @@ def without_cause(
         return Statement(_said("buffered", what=shortened(buffered[-1].text, 120)))
     trouble = in_trouble(evidence)
     if not trouble and (change := slowed()) is not None:
-        return Statement(
-            _said("slower" if change.at_once else "slower_gradually", change=change), account_text(account)
-        )
+        row = "slower" if change.at_once else "slower_gradually"
+        return Statement(_said(row, change=change), account_text(account))
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return Statement(_said("unaccounted" if account.unaccounted else "unconfirmed"), account_text(account))
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
@@ -84,10 +85,8 @@ def without_cause(
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return Statement(_said("nothing_known", logs=logs))
     is_log = not (trouble or any(evidence.files.values()))
-    if is_log and (set_up := set_up_text(evidence)):
-        return Statement(set_up)
-    if processes := processes_text(evidence):
-        return Statement(processes)
+    if progress := (set_up_text(evidence) if is_log else "") or processes_text(evidence):
+        return Statement(progress)
     if len(evidence.stacks) == 1 and not trouble and (thread := main_thread(evidence.stacks[0])) and thread.frames:
         return Statement(_said("stack", at=where(evidence.stacks[0]) or thread.frames[0]))
     if is_log and (text := log_text(evidence, undecided)):
@@ -165,13 +164,6 @@ def memory_text(measures: Mapping[str, Any]) -> str:
     return f"{request}{peak}{f': {parts}' if parts else ''}"
 
 
-def unheard_text(run: RunEvidence) -> str:
-    """Return why a run may have ended although its status is running."""
-    silent_s = run.silent_s(time())
-    last = _said("no_heartbeat") if silent_s is None else _said("heartbeat", silent_s=silent_s)
-    return _said("unheard", last=last, where=_said("here" if run.seen else "elsewhere"))
-
-
 def calls_text(hang: Mapping[str, Any]) -> str:
     """Return that all ranks' recorded calls completed, or are too recent to hang; empty if they did not complete."""
     if earlier := hang.get("taken_earlier"):
@@ -244,4 +236,7 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] == SCALE_ENDS else row
-    return _said("printed_to_the_end" if training_ended(evidence) else "printed", parts=parts, verdict=_said(row))
+    rises = [("few", jump(log, FEW)) for log in printed.logs] + [("norm", risen_norm(log)) for log in printed.logs]
+    rose = (_said(f"rise_{which}", case=case) for which, case in rises if case is not None and row == "nothing_wrong")
+    ended, verdict = training_ended(evidence), next(rose, _said(row))
+    return _said("printed_to_the_end" if ended else "printed", parts=parts, verdict=verdict)

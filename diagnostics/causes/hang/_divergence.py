@@ -185,16 +185,6 @@ def fix_call(call: Call, *, added: bool = False) -> Remedy:
     return TEXTS.remedy("call_unconditionally" if added else "call_everywhere", call=call.text, place=call.place)
 
 
-def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
-    """Return a finding for each divergence that may have this cause, also if two kinds explain the same calls."""
-    return [
-        _finding(stall, divergence, kind, reading)
-        for divergence in (*map(at_split, stall.divergences), *stall.inferred)
-        for kind in kinds_of(divergence)
-        if kind in reading.kinds
-    ]
-
-
 def kinds_of(divergence: Divergence) -> tuple[Kind, ...]:
     """Return the kinds that explain a divergence, the most likely first."""
     return (divergence.kind, *divergence.explanation.alternatives)
@@ -220,7 +210,10 @@ def decided(
             return left_open(TEXTS.phrase("partly_recorded", who=lacking), DETAIL)
         return TEXTS.ruled_out("agree", count=survey.positions) if waits else None
 
-    findings = _parts.surest([*disagreements(stall, reading), *findings])
+    # Each divergence counts for each kind that may explain it, as two kinds may explain the same calls.
+    pairs = ((each, kind) for each in (*map(at_split, stall.divergences), *stall.inferred) for kind in kinds_of(each))
+    differ = [_finding(stall, divergence, kind, reading) for divergence, kind in pairs if kind in reading.kinds]
+    findings = _parts.surest([*differ, *findings])
     findings = findings or ([_open(stall.timeouts)] if stall.timeouts else [])
     return findings or [unconfirmed(stall, missing, silent=silent, otherwise=contradicted)]
 

@@ -1,4 +1,4 @@
-"""Ranks issued different operations at the same position of a group."""
+"""Ranks issued different collective calls at the same position of a group."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared

@@ -2,7 +2,7 @@
 
 import math
 
-from diagnostics.analysis.printed_steps import PrintedSteps, jump, printed_steps, step_text
+from diagnostics.analysis.printed_steps import FEW, PrintedSteps, jump, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding, confirmed
 
@@ -16,7 +16,8 @@ def decide(job: PrintedSteps) -> Finding:
     cases = (case for log in job.logs if (case := jump(log)))
     case = min(cases, key=lambda case: not case.at_once, default=None)
     if case is None:
-        return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
+        row = "few" if any(jump(log, FEW) for log in job.logs) else "" if job.count else "open"
+        return _TEXTS.undecided(row) if row else _TEXTS.ruled_out(count=job.count)
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
     at = step_text(case.step)
     figures = {"case": case, "at": f" at {at}" if at else "", "since": f" from {at}" if at else ""}

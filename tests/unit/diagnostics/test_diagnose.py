@@ -306,7 +306,7 @@ def test_a_mismatch_in_a_run_that_ended_in_order_hangs_nothing() -> None:
 
     assert verdict_of(run("finished"), "hang.collective_mismatch") == (
         "diverged",
-        "ranks issued different operations at the same position, unnoticed: the run ended",
+        "ranks issued different collective calls at the same position, unnoticed: the run ended",
     )
     assert verdict_of(run("hung"), "hang.collective_mismatch")[0] == "hung"
 

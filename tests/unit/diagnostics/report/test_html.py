@@ -77,7 +77,7 @@ def test_what_the_page_holds() -> None:
     text = "".join(parse(render(full())).text)
     for phrase in (
         "HUNG",
-        "Ranks issued different operations at the same position",
+        "Ranks issued different collective calls at the same position",
         "all_reduce [1048576] float32",
         "/home/me/project/train.py:88 in log_metrics",
         "flight/rank_00001.pickle",

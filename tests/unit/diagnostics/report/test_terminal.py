@@ -31,7 +31,7 @@ def test_the_answer_is_in_the_first_five_lines(columns: int | None) -> None:
     text = render(full(), columns=columns, colour=False)
     five = "\n".join(text.splitlines()[:5])
     for result in (
-        "HUNG: ranks issued different operations",
+        "HUNG: ranks issued different collective calls",
         "rank 1 (victims: ranks 0, 2-3)",
         "/home/me/project/train.py:88 in log_metrics",
         "train.py:88: call broadcast on every rank",

@@ -42,6 +42,40 @@ def test_other_courses_are_none(tmp_path: Path, losses: list[object]) -> None:
     assert "printed steps" in report.statement
 
 
+@pytest.mark.parametrize(("before", "after"), [(10, 20), (15, 20), (19, 12), (21, 10)])
+def test_the_step_of_an_early_rise_is_where_it_is(tmp_path: Path, before: int, after: int) -> None:
+    losses = [*falling(before), *[7.5 + 0.01 * n for n in range(after)]]
+    assert causes(tmp_path, log("titan", losses, [1.0] * len(losses))) == ["numeric.spike"]
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.step, root.evidence[0].line) == (before + 1, before + 1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(19, 7), (25, 9), (40, 2), (6, 2)])
+def test_a_rise_with_too_few_steps_around_it_is_open(tmp_path: Path, before: int, after: int) -> None:
+    losses = [*falling(before), *[7.5 + 0.01 * n for n in range(after)]]
+    assert causes(tmp_path, log("titan", losses, [1.0] * len(losses))) == []
+    report = diagnose(tmp_path)
+    spike_of = next(item.finding for item in report.findings if item.finding.cause == "numeric.spike")
+    assert spike_of.status == "undecided"
+    assert f"at step {before + 1}, with too few steps around it" in report.statement
+    assert "no known problem" not in report.statement
+
+
+@pytest.mark.parametrize("tail", [[9.0], [9.0, 1.9], [2.1, 2.2]])
+def test_a_single_high_loss_or_a_small_rise_at_the_end_is_none(tmp_path: Path, tail: list[object]) -> None:
+    causes(tmp_path, log("titan", [*falling(40), *tail], [1.0] * (40 + len(tail))))
+    assert "no known problem" in diagnose(tmp_path).statement
+
+
+@pytest.mark.parametrize(("norm", "is_said"), [(900.0, True), (3.0, False)])
+def test_a_lasting_rise_of_the_gradient_norm_alone_is_said(tmp_path: Path, norm: float, is_said: bool) -> None:
+    norms = [1.2 + 0.01 * (n % 5) for n in range(60)] + [norm + 0.1 * (n % 5) for n in range(60)]
+    assert causes(tmp_path, log("hf", falling(120), [*norms])) == []
+    statement = diagnose(tmp_path).statement
+    assert ("the gradient norm rose from 1.22 to 900" in statement) is is_said
+    assert ("no known problem" in statement) is not is_said
+
+
 def test_a_run_from_scratch_in_the_same_log_is_no_spike(tmp_path: Path) -> None:
     second = [round(10.0 - 0.01 * n, 3) for n in range(40)]
     assert causes(tmp_path, log("hf", falling(90), [1.0] * 90) + log("hf", [*second], [1.0] * 40)) == []
