@@ -44,7 +44,7 @@ def test_every_key_says_what_it_is_unless_it_only_repeats_a_choice() -> None:
 def test_null_stands_for_none_and_lists_are_written_as_yaml() -> None:
     assert key("precision.initial_loss_scale").type == "float or null"
     assert key("precision.initial_loss_scale").default == "null"
-    assert key("optimizer.betas", "adamw").default == "- 0.9\n- 0.95"
+    assert key("optimizer.betas", "adamw").default == "[0.9, 0.95]"
 
 
 def test_a_key_without_a_default_must_be_given() -> None:
