@@ -1,12 +1,15 @@
-"""Write docs/configuration.md, every key of a run, from the schema: python docs/configuration.py.
+"""Write docs/configuration.md, every key of a run, from the schema, and the table in docs/strategies.md:
+python docs/configuration.py.
 
-A test checks that it is up to date.
+Tests check that both are up to date.
 """
 
+import re
 from itertools import groupby
 from pathlib import Path
 
 from dtk.config.keys import Key, keys
+from dtk.sharding import table
 
 HEAD = """\
 # Configuration
@@ -20,6 +23,12 @@ def render() -> str:
     """All keys, section by section."""
     sections = groupby(keys(), lambda key: key.name.partition(".")[0] if "." in key.name else "")
     return HEAD + "".join(_section(name, list(members)) for name, members in sections)
+
+
+def with_table(page: str) -> str:
+    """Return docs/strategies.md with the table that `dtk strategies --markdown` prints between its two comments."""
+    between = r"(?<=checked by a test -->\n).*?(?=<!-- end of table -->)"
+    return re.sub(between, lambda _: table.render("markdown"), page, flags=re.DOTALL)
 
 
 def _section(name: str, members: list[Key]) -> str:
@@ -45,3 +54,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     Path(__file__).with_name("configuration.md").write_text(render())
+    strategies = Path(__file__).with_name("strategies.md")
+    strategies.write_text(with_table(strategies.read_text()))

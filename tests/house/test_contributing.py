@@ -253,9 +253,14 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     )
     for test in texts:
         assert f"test_{test}[env.out_of_toys]" in passed.stdout
-    prose = "tests/house/test_no_prose.py"
-    passed = dtk(copy, "-q", "-p", "no:cacheprovider", prose, module="pytest")
+    rules = ("tests/house/test_no_prose.py", "tests/house/test_mirror.py::test_every_module_has_a_test_file")
+    passed = dtk(copy, "-q", "-p", "no:cacheprovider", *rules, module="pytest")
     assert passed.returncode == 0, passed.stdout
+    words = copy / "diagnostics/causes/env/out_of_toys.yaml"
+    words.write_text(TOY_CAUSE_WORDS.partition("\ncounterexample:")[0], encoding="utf-8")
+    refused = dtk(copy, "-q", "-p", "no:cacheprovider", rules[1], module="pytest")
+    assert "causes/env/out_of_toys.py has no tests/unit" in refused.stdout, "one example shows no limit"
+    words.write_text(TOY_CAUSE_WORDS, encoding="utf-8")
     (copy / "left").mkdir()
     log = subprocess.run(
         [sys.executable, "-c", "from diagnostics.causes.env.out_of_toys import CAUSE; print(CAUSE.example.text)"],
@@ -326,3 +331,11 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
     assert planned.returncode == 0 and "all_reduce" in planned.stdout, planned.stderr
     assert "out of range" in dtk(copy, "plan", "strategy=toy", "strategy.repeats=11").stderr
     assert "How often it is played." in dtk(copy, "explain", "strategy.repeats").stdout
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    shutil.copy(ROOT / "README.md", copy)
+    table = "tests/house/test_documents.py::test_the_strategy_table_is_the_printed_one"
+    assert "1 failed" in dtk(copy, "-q", "-p", "no:cacheprovider", table, module="pytest").stdout
+    subprocess.run([sys.executable, "docs/configuration.py"], cwd=copy, env=environ, check=True)
+    passed = dtk(copy, "-q", "-p", "no:cacheprovider", table, module="pytest")
+    assert passed.returncode == 0, passed.stdout
+    assert "| toy | P | P | K |" in (copy / "docs/strategies.md").read_text(encoding="utf-8")
