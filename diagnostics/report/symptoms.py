@@ -44,6 +44,7 @@ def headline(symptoms: Symptoms) -> str:
         "timed_out": (shortened(symptoms.timed_out, CLAUSE), ()),
         "failed_silently": (symptoms.failed_silently, symptoms.failed_silently),
         "stuck": (symptoms.stuck_s, symptoms.stuck),
+        "heartbeat": ("monitor_stuck" in kinds, symptoms.stuck),
         "silence": (symptoms.silence, ()),
         "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
         "none_open": (other, other.ranks if other else ()),

@@ -44,7 +44,8 @@ class Watchdogs(Struct):
         else:  # A stack belongs to the timeout before it, so that equal ones in two places are two.
             about = (*about, fact.line if kind == "collective_stack" else fields.get("work"))
         if (at := self.places.get((*about, name))) is not None:
-            facts[at] = fact if kind in _STATES else facts[at]
+            said = facts[at].fields if kind == "monitor_stuck" else {}  # Only one of its lines says how long.
+            facts[at] = replace(fact, fields=said | fields) if kind in _STATES else facts[at]
             return True
         if self.per_kind[kind, rank] >= PER_KIND_AND_RANK or self.kept >= MOST:
             return False

@@ -215,10 +215,9 @@ class _Scan(Struct):
             if pattern.kind in ("desync_at", "desync_state"):
                 self.position = fields.setdefault("seq", self.position)
             if rank is None and pattern.rank_group:
-                stated = fields.get(pattern.rank_group)
-                rank = stated if isinstance(stated, int) else None
+                rank = fields.get(pattern.rank_group)
                 fields["only_in_group"] = pattern.rank_group == "group_rank"
-            if pattern.kind.startswith("watchdog_") and "default_pg" in str(fields.get("desc")):
+            if pattern.kind.startswith(("watchdog_", "monitor_")) and "default_pg" in str(fields.get("desc")):
                 rank = fields.get("pg_rank", rank)  # In front of the line may stand a launcher's role and local rank.
             process = _TEXT["process"].match(line.text) if pattern.kind.startswith("nccl_") else None
             if process:
@@ -234,7 +233,8 @@ class _Scan(Struct):
         if kind == "resume":
             self.steps.resumes.extend([line.number][: MAX_POINTS - len(self.steps.resumes)])
             return
-        fact = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
+        text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
+        fact = LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields)
         if kind == "process_left":
             self.ended_in_order[fields["pid"]] = fact
         elif kind in ("host_progress", "host_work"):
@@ -248,8 +248,6 @@ class _Scan(Struct):
             self.work = None
         if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
             fields["trained"] = 0 < self.steps.first < line.number
-        text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
-        fact = LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields)
         if kind in KINDS:
             self.read.dropped += not self.watchdogs.take(fact, self.read.facts)
             return

@@ -1,6 +1,7 @@
 """Logs that a terminal folded at its width: read like the whole ones, and nothing else is joined."""
 
 import html
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,3 +184,19 @@ def test_other_words_behind_an_ampersand_stay(tmp_path: Path) -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: a&b &copy; &lt &amplitude;\n'
     (error,) = scanned(tmp_path / "a.log", text).errors
     assert error.message == "a&b &copy; &lt &amplitude;"
+
+
+@pytest.mark.parametrize("width", [78, 80, 100, 153, 160])
+def test_a_timeout_that_was_wrapped_without_the_blanks_says_the_same(tmp_path: Path, width: int) -> None:
+    record = (
+        "[rank{0}]:[E1201 10:00:0{0}.0 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=812, OpType={1}, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) "
+        "ran for 600021 milliseconds before timing out."
+    )
+    lines = [record.format(rank, op) for rank, op in enumerate(["ALLREDUCE", "ALLREDUCE", "BROADCAST", "ALLREDUCE"])]
+    wrapped = "".join(textwrap.fill(line, width, break_long_words=False) + "\n" for line in lines)
+    facts = scanned(tmp_path / "a.log", wrapped).facts
+    assert [(fact.kind, fact.rank, fact.fields["op"], fact.fields["numel_in"]) for fact in facts] == [
+        ("watchdog_timeout", rank, op, 1048576)
+        for rank, op in enumerate(["ALLREDUCE", "ALLREDUCE", "BROADCAST", "ALLREDUCE"])
+    ]

@@ -82,3 +82,35 @@ def test_lines_of_any_number_of_ranks_take_no_more_memory(monkeypatch: pytest.Mo
             fields = {"seq": seq, "op": "ALLREDUCE", "numel_in": 1}
             folded.take(LogFact("watchdog_timeout", rank, "x.log", 1, "", fields), facts)
     assert len(facts) == 100 and len(folded.places) <= 200 and len(folded.per_kind) <= 100
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("Heartbeat monitor timed out! Process will be terminated after dumping debug info.", "monitor_stuck"),
+        ("First PG on this rank that detected no heartbeat of its watchdog.", "monitor_stuck"),
+        (
+            "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.",
+            "monitor_stuck",
+        ),
+        (
+            "Terminating the process after attempting to dump debug info, due to collective timeout or exception.",
+            "watchdog_abort",
+        ),
+        ("Heartbeat monitor started.", None),
+    ],
+)
+def test_a_watchdog_that_gives_no_sign_of_life(tmp_path, line, kind):
+    (path := tmp_path / "x.log").write_text(AT + GROUP.format(rank=3) + line + "\n")
+    facts = [(f.kind, f.rank, f.fields["desc"]) for f in gather(path, Limits()).facts if "desc" in f.fields]
+    assert facts == ([(kind, 3, "default_pg")] if kind else [])
+
+
+def test_how_long_a_watchdog_was_stuck_outlives_its_later_lines(tmp_path):
+    head = f"[rank3]:{AT}{GROUP.format(rank=3)}"
+    (path := tmp_path / "x.log").write_text(
+        f"{head}ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress\n"
+        f"{head}Terminating the process after attempting to dump debug info, "
+        "due to ProcessGroupNCCL watchdog hang.\n"
+    )
+    assert [fact.fields["stuck_s"] for fact in gather(path, Limits()).facts if "stuck_s" in fact.fields] == [600]
