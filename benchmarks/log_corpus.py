@@ -30,7 +30,7 @@ BINS = (0.0, 0.2, 0.35, 0.5, 0.7, 0.9, 1.01)
 
 
 def grade(truth: dict[str, Any], report: dict[str, Any]) -> str:
-    """Compare the first root cause with the truth."""
+    """Compare every root cause with the truth: a wrong one beside the right one is a wrong confirmation too."""
     causes, ranks = truth.get("causes", []), truth.get("ranks")
     if causes == ["healthy"] and report["root_causes"]:
         return "false alarm"
@@ -38,8 +38,11 @@ def grade(truth: dict[str, Any], report: dict[str, Any]) -> str:
         return "right" if causes == ["healthy"] else "false HEALTHY"
     if not report["root_causes"]:
         return "missed" if causes else "undecided rightly"
+    right = causes or truth.get("known", [])
+    if any(root["cause"] not in right for root in report["root_causes"][1:]):
+        return "wrong"
     first = report["root_causes"][0]
-    if not causes and first["cause"] in truth.get("known", []):
+    if not causes and first["cause"] in right:
         return "right"
     same = ranks is None or first["ranks"] == ranks
     if first["cause"] in causes and same:

@@ -117,13 +117,13 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)
         own = text_of(most_likely).missing if most_likely is not None else ""
-        if most_likely in suspicions and not own:  # Whether its remedy helps shows the cause.
-            own = next((remedy.change for remedy in text_of(most_likely).remedies), "")
+        # Whether the remedy of a suspected cause helps shows the cause.
+        fix = next((remedy.change for remedy in text_of(most_likely).remedies), "") if most_likely in suspicions else ""
         account = None if report.root_causes else account_of(report.measures)
         own = account_asks(account) if account is not None and account.unaccounted else own
-        own = own or ("" if report.root_causes else log_asks(report))
+        own = own or fix or ("" if report.root_causes else log_asks(report))
         if own:
-            rows.append(doc.Field("needed", own, "soft"))
+            rows.append(doc.Field("try fix" if own == fix else "needed", own, "soft"))
         # Evidence for other causes does not confirm the root cause, except in a hang: the calls of all ranks.
         asks = not (brief and (own or (report.root_causes and report.outcome != "hung")))
         for what, causes in overview.missing(related, report.stated)[: 1 if brief else None] if asks else ():

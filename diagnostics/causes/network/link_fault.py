@@ -45,12 +45,12 @@ class LinkFaults(Struct, frozen=True):
 
     @property
     def common(self) -> str:
-        """The device, port, host or peer that all lines share; empty if there is none, or only one line."""
+        """The device, port, host or peer that all lines share, or the device of a single completion; empty if none."""
         facts = (*self.completions, *self.ports, *self.unreached)
         named = [[str(fact.fields.get(key, "")) for key in ("device", "local_gid")] for fact in facts]
         parts = [(*names, _address(fact), _host(fact)) for names, fact in zip(named, facts, strict=True)]
         shared = (set(values).pop() for values in zip(*parts) if len(set(values)) == 1)
-        return next(filter(None, shared), "") if len(facts) > 1 else ""
+        return next(filter(None, shared), "") if len(facts) > 1 else next(shared, "") if self.completions else ""
 
 
 def link_faults(stall: Stall) -> LinkFaults:
@@ -94,12 +94,13 @@ def _facts(faults: LinkFaults) -> FormattedFacts:
         fields = faults.unreached[0].fields
         why = [str(fields["why"]), *([f"on {fields['device']}"] if fields.get("device") else [])]
         parts.append(_TEXTS.phrase("unreached", why=why))
-    lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
-    if not lines:
+    lines = len(facts := (*faults.completions, *faults.ports, *faults.unreached))
+    if not facts:
         return _TEXTS.facts("refused", lines=len(faults.refused))
     first = "of_device" if is_fatal and not faults.completions else "default"
-    rows = (first, "common", "look_at_common") if faults.common else (first, "look_at_both")
-    return _TEXTS.facts(rows, parts=parts, common=faults.common, lines=lines)
+    rows = (first, "common" if lines > 1 else "single", "look_at_common") if faults.common else (first, "look_at_both")
+    device = faults.common if faults.common in {fact.fields.get("device") for fact in facts} else "DEVICE"
+    return _TEXTS.facts(rows, parts=parts, common=faults.common, device=device, lines=lines)
 
 
 def decide(stall: Stall) -> Finding:

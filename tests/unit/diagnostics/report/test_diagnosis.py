@@ -1,10 +1,13 @@
 """The document of a diagnosis: the answer first, everything on the page, and what is open in the order of its use."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.symptoms.state import Symptoms, Waiting
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Suspicion, Where
+from diagnostics.diagnose import diagnose
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Coverage, Decided, Report
@@ -165,3 +168,10 @@ def test_the_page_is_named_at_the_end() -> None:
         ("page", "runs/a/report.html"),
         ("more", "-v for the fault tree, all evidence and what was ruled out"),
     ]
+
+
+def test_the_fix_of_a_suspicion_is_labelled_as_one(tmp_path: Path) -> None:
+    line = "node1:1:2 [0] init.cc:1034 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
+    (tmp_path / "job.log").write_text(f"{line}\n")
+    rows = dict(fields(diagnose(tmp_path)))
+    assert "set_device" in rows["try fix"] and "needed" not in rows

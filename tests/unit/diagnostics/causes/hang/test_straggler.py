@@ -60,7 +60,7 @@ def test_a_rank_that_was_suspended_is_named_and_no_line_of_it(tmp_path: Path) ->
     (tmp_path / "pauses_2.json").write_text(json.dumps(record))
     (first, *_) = diagnose(tmp_path).root_causes
     assert (first.cause, first.ranks, first.victims, first.where) == (CAUSE, (2,), (0, 1), ())
-    assert "suspended for 12.0 s" in text_of(first).summary
+    assert "suspended for 12 s" in text_of(first).summary
     for rank in (0, 1):  # The whole job was suspended, as by a scheduler.
         (tmp_path / f"pauses_{rank}.json").write_text(json.dumps(record | {"rank": rank}))
     assert "suspended" not in "".join(text_of(root_cause).summary for root_cause in diagnose(tmp_path).root_causes)

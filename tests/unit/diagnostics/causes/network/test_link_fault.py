@@ -30,6 +30,14 @@ def test_a_pair(tmp_path: Path) -> None:
     assert "status 12 between node-0 and 10.0.0.2" in text_of(root).summary
 
 
+@pytest.mark.parametrize(("more", "device"), [(" hca mlx5_3", "mlx5_3"), ("", "")])
+def test_the_device_of_a_single_line_is_the_one_to_check_and_exclude(tmp_path: Path, more: str, device: str) -> None:
+    (root,) = said(tmp_path, completion("node-0", "10.0.0.2", more=more)).root_causes
+    text = text_of(root)
+    assert f"NCCL_IB_HCA=^{device or 'DEVICE'}" in text.remedies[0].change
+    assert ("It was on mlx5_3." in text.summary) is bool(device) and "All lines" not in text.summary
+
+
 @pytest.mark.parametrize(
     ("lines", "common"),
     [
@@ -210,7 +218,7 @@ def test_pairs_of_hosts_the_most_frequent_first() -> None:
 @pytest.mark.parametrize(
     ("facts", "common"),
     [
-        ([failure(device="mlx5_0")], ""),
+        ([failure(device="mlx5_0")], "mlx5_0"),
         ([failure(device="mlx5_0"), failure(device="mlx5_0", host="b")], "mlx5_0"),
         ([failure(host="a"), failure(host="b")], "10.0.0.2"),
         ([failure(peer="10.0.0.2"), failure(peer="10.0.0.3")], "a"),
