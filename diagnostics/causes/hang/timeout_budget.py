@@ -10,7 +10,6 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import LIKELY, POSSIBLE, Finding, confirmed
-from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.readers.log import WAITED
 
 _TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
@@ -28,9 +27,8 @@ def decide(stall: Stall) -> Finding:
     ended = any(end.by_itself for end in stall.job.endings.values())  # Then its peers wait for nobody.
     timeouts = at_barrier * (not ended) + [fact for fact in facts if fact.kind in WAITED - {"reached_barrier"}]
     limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
-    took_s = 0.0
-    for part in str(work.fields["elapsed"]).split(":") if work else ():  # Such as 1:02:03.
-        took_s = 60 * took_s + int(part or 0)
+    parts = str(work.fields["elapsed"]).split(":") if work else []  # Such as 1:02:03.
+    took_s = sum(60.0**power * int(part or 0) for power, part in enumerate(reversed(parts)))
     timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
         return unconfirmed(stall)
@@ -42,17 +40,19 @@ def decide(stall: Stall) -> Finding:
     loads = re.search(_LOADS, str(work.fields["what"])) is not None
     alone = others if len(others) == 1 else (0,) if 0 in others and not loads else ()
     ranks = (work.rank,) if work.rank is not None else alone
-    fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
+    victims = tuple(sorted(waiting - set(ranks)))
+    group = next((desc for fact in timeouts if (desc := fact.fields.get("desc")) not in (None, "", "default_pg")), "")
+    budget, case = "budget_of_group" if group else "budget", "default" if len(timeouts) > len(at_barrier) else "barrier"
     text = _TEXTS.facts(
-        ["default" if len(timeouts) > len(at_barrier) else "barrier", "loads" if loads else "prepares", "budget"],
-        what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
-        on=f" on {ranks_spoken(ranks)}" if ranks else "", waits=victims or _TEXTS.phrase("others"),
-        done=fields["done"], total=fields["total"],
+        [case, "loads" if loads else "prepares", budget], group=group,
+        what=str(work.fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
+        on=_TEXTS.phrase("on", ranks=ranks) if ranks else "", waits=victims or _TEXTS.phrase("others"),
+        done=work.fields["done"], total=work.fields["total"],
         took=round(took_s), timeout=round(timeout_s), took_s=took_s, timeout_s=timeout_s,
     )  # fmt: skip
     return confirmed(
         facts=text,
-        confidence=LIKELY if len(timeouts) > len(at_barrier) else POSSIBLE,  # Rank 0 may have ended instead.
+        confidence=LIKELY if case == "default" else POSSIBLE,  # Rank 0 may have ended instead.
         ranks=ranks,
         victims=victims,
         evidence=_parts.lines((work, *timeouts[:2])),

@@ -31,6 +31,19 @@ def test_a_bar_that_is_under_way_at_the_timeout(tmp_path: Path, then: str, victi
     assert (root.cause, root.ranks, root.victims) == ("hang.timeout_budget", (0,), victims)
 
 
+@pytest.mark.parametrize(
+    ("desc", "text"), [("mesh_dp", "of group mesh_dp (600 s)"), ("default_pg", "timeout: init_pro")]
+)
+def test_the_timeout_to_raise_is_that_of_the_group_that_waited(tmp_path: Path, desc: str, text: str) -> None:
+    waits = "".join(
+        WAIT.format(rank=rank).replace(f"[Rank {rank}]", f"[PG ID 2 PG GUID 3({desc}) Rank {rank}]")
+        for rank in (1, 2, 3)
+    )
+    (tmp_path / "train.log").write_text(BAR.format(percent=89, took="10:00") + waits)
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "hang.timeout_budget" and text in text_of(root).remedies[-1].change
+
+
 TIMED_OUT = (
     'Traceback (most recent call last):\n  File "/x/torch/distributed/distributed_c10d.py", line 9, in barrier\n'
     "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
