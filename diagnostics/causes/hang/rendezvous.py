@@ -33,15 +33,14 @@ def decide(stall: Stall) -> Finding:
         ranks = tuple(sorted({fact.rank for fact in waits if fact.rank is not None}))
         row = "not_yet" if "joined" in waits[-1].fields else "no_store"
         facts = _TEXTS.facts(row, ranks=ranks, last=waits[-1].fields)
-        items = tuple(_parts.lines(waits))
-        return Finding(status="undecided", facts=facts, confidence=0.0, victims=ranks, evidence=items)
+        return Finding(status="undecided", facts=facts, confidence=0.0, victims=ranks, evidence=(*_parts.lines(waits),))
     if case is None:
         return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
-    row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "default")
+    rows = (kind for kind in ("nccl_rank_count", "port_in_use", "port_refused", "mesh_failed") if kind in kinds)
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
-    row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
+    row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else next(rows, "default")
     alone = row == "mesh_failed" and any(_WHY["no_peer"].search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts = _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count)

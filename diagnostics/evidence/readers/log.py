@@ -248,6 +248,7 @@ class _Scan(Struct):
             self.work = None
         if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
             fields["trained"] = 0 < self.steps.first < line.number
+        fields |= {"trained": True} if kind == "nccl_rank_count" and self.steps.first else {}  # Of a later group.
         if kind in KINDS:
             self.read.dropped += not self.watchdogs.take(fact, self.read.facts)
             return

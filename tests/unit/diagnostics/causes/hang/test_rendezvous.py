@@ -10,6 +10,7 @@ from diagnostics.analysis.stall.startup import StartupFailed
 from diagnostics.causes.hang.rendezvous import CAUSE
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from tests.unit.diagnostics.analysis.calls import fact, job, waiting
@@ -211,3 +212,14 @@ def test_a_port_in_use_is_said_first(tmp_path: Path, line: str, lead: str) -> No
     (root,) = diagnose(tmp_path).root_causes
     assert root.cause == "hang.rendezvous" and text_of(root).summary.startswith(lead)
     assert ("ss -ltnp" in text_of(root).missing) == (lead != "Start-up never completed")
+
+
+def test_ranks_that_disagree_on_their_number_do_not_start(tmp_path: Path) -> None:
+    line = "gpu1:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap Root : mismatch in rank count from procs 4 : 8\n"
+    (path := tmp_path / "train.log").write_text(line)
+    (finding,) = CAUSE.decide(explain(gather(path, Limits())))
+    assert (finding.status, finding.ranks) == ("confirmed", ())
+    assert "disagree on how many" in text_of(finding).summary
+    path.write_text("".join(f"step {n} loss 2.0\n" for n in range(1, 9)) + line)
+    (finding,) = CAUSE.decide(explain(gather(path, Limits())))
+    assert finding.status != "confirmed"

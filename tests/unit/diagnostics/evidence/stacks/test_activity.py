@@ -25,6 +25,8 @@ LIB = "/usr/lib/python3.11"
     [
         ("collective", "torch.distributed", (f"{TORCH}/distributed/distributed_c10d.py:3252 all_reduce",)),
         ("collective", "torch.distributed", (f"{TORCH}/distributed/pipelining/schedules.py:683 _wait_batch_p2p",)),
+        ("collective", "a process group is created", (f"{TORCH}/distributed/rendezvous.py:198 _create_c10d_store",)),
+        ("collective", "a process group is created", (f"{TORCH}/distributed/distributed_c10d.py:870 _store_based_barrier",)),
         ("data loader", "data loader", (f"{LIB}/queue.py:171 get", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data")),
         ("data loader", "data loader", (f"{LIB}/multiprocessing/connection.py:930 wait", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data")),
         ("process", "data from another process", (f"{LIB}/multiprocessing/connection.py:930 wait",)),
