@@ -108,11 +108,12 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     gave_up = _place(case.gave_up) if case.gave_up else ()
     gave_up_at = replace(gave_up[0], does=_parts.says("waits_here")) if gave_up else None
     step = next((end.step for end in case.endings if end.step is not None), None)
-    alike = [end for end in job.evidence.errors if (end.type, end.signal) == ("", case.first.signal or "")]
+    same = (None, "", case.first.signal or "")  # Of these, a launcher's line, with a code, repeats the process's own.
+    bare = [e.exit_code is None for e in job.evidence.errors if (e.rank, e.type, e.signal) == same]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
-        Ended(case, job.world(), job.is_dtk_run, gave_up_at, words, sum(end.rank is None for end in alike)),
+        Ended(case, job.world(), job.is_dtk_run, gave_up_at, words, max(map(bare.count, (True, False)))),
         confidence,
         evidence=[end.evidence for end in case.endings[:CITED]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},
@@ -134,8 +135,7 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     if answer := undecidable(stall, missing, **may_be):
         return answer
     job = stall.job
-    late = {rank: end.summary for rank, end in job.after_stall.items() if end.kind == kind}
-    if late:
+    if late := {rank: end.summary for rank, end in job.after_stall.items() if end.kind == kind}:
         return left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unexplained:
         return left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)

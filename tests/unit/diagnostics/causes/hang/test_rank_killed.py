@@ -100,3 +100,16 @@ def test_processes_without_a_rank_are_counted(tmp_path: Path, pids: tuple[int, .
     line = "[n8:{0}:0:{0}] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x{0})\n"
     result, roots = of(tmp_path, "".join(map(line.format, pids)))
     assert roots == [CAUSE] and text_of(result).summary.startswith(f"{who} killed by SIGSEGV")
+
+
+def test_what_faulthandler_and_the_launcher_say_of_one_crash_is_one_process(tmp_path: Path) -> None:
+    own = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+    own += '  File "/job/{}.py", line 3 in f\n'
+    failed = (
+        "E1201 10:01:06.0 40 torch/api.py:874] failed (exitcode: -11) local_rank: {0} (pid: 41{0}) of binary: python\n"
+    )
+    one, _ = of(tmp_path, own.format("t") + failed.format(0))
+    assert text_of(one).summary.startswith("A process whose log does not name its rank was killed by SIGSEGV")
+    shell = "run.sh: line {0}: 41{0} Segmentation fault      (core dumped) python train.py\n"
+    two, _ = of(tmp_path, shell.format(3) + shell.format(4) + failed.format(0))
+    assert "2 processes" in text_of(two).summary
