@@ -108,8 +108,8 @@ def test_what_faulthandler_and_the_launcher_say_of_one_crash_is_one_process(tmp_
     failed = (
         "E1201 10:01:06.0 40 torch/api.py:874] failed (exitcode: -11) local_rank: {0} (pid: 41{0}) of binary: python\n"
     )
-    one, _ = of(tmp_path, own.format("t") + failed.format(0))
-    assert text_of(one).summary.startswith("A process whose log does not name its rank was killed by SIGSEGV")
+    repeated, _ = of(tmp_path, own.format("t") + failed.format(0))
+    assert text_of(repeated).summary.startswith("A process whose log does not name its rank was killed by SIGSEGV")
     shell = "run.sh: line {0}: 41{0} Segmentation fault      (core dumped) python train.py\n"
-    two, _ = of(tmp_path, shell.format(3) + shell.format(4) + failed.format(0))
-    assert "2 processes" in text_of(two).summary
+    several, _ = of(tmp_path, shell.format(3) + shell.format(4) + failed.format(0))
+    assert "2 processes" in text_of(several).summary
