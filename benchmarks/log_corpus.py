@@ -38,7 +38,7 @@ def grade(truth: dict[str, Any], report: dict[str, Any]) -> str:
         return "right" if causes == ["healthy"] else "false HEALTHY"
     if not report["root_causes"]:
         return "missed" if causes else "undecided rightly"
-    right = causes or truth.get("known", [])
+    right = true_causes(truth)
     if any(root["cause"] not in right for root in report["root_causes"][1:]):
         return "wrong"
     first = report["root_causes"][0]
