@@ -2,6 +2,8 @@
 what the libraries report. They serve suspicions and the first screen; `divergence` decides which rank deviates.
 """
 
+from collections.abc import Callable
+from functools import cache, partial
 from math import inf
 
 from msgspec import Struct
@@ -34,25 +36,28 @@ _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
 
 
-def ended_by(job: JobState, file: str, line: int) -> bool | None:
-    """Return whether a warning ended the job; None if it is not known how the job ended.
+def ended_by(job: JobState) -> Callable[[str, int], bool | None]:
+    """Return what says whether a warning in a line of a file ended the job; None if it is not known how it ended.
 
     It did if communication failed behind it, and no rank had failed on its own before.
     """
-    evidence = job.evidence
-    errors = (of_error(error, UNNAMED) for error in evidence.errors if ends_a_rank(error))
-    ends = [*job.endings.values(), *errors]
+    evidence, quiet_time = job.evidence, cache(partial(silence, job.evidence))
+    ends = [*job.endings.values(), *(of_error(e, UNNAMED) for e in evidence.errors if ends_a_rank(e))]
+    own = {(end.file, end.line) for end in ends if end.of_program}
     signs: list[LogFact | Ending] = [end for end in ends if not end.of_program and end.kind != "stopped"]
     signs += [fact for fact in evidence.facts if fact.kind in _GAVE_UP]  # Some of these are warnings too.
-    behind = [sign.line if sign.file == file else inf for sign in signs if sign.file != file or sign.line >= line]
-    first = min(behind, default=inf)
-    has_own = any(end.file != file or end.line < first for end in ends if end.of_program)
-    if signs or has_own:
-        return bool(behind) and not has_own
-    quiet = silence(evidence)
-    if job.stands_still() or (quiet and not quiet.may_be_zone and (quiet.file != file or quiet.line < line)):
-        return True
-    return False if any(fact.kind in ("job_stopped", ENDED) for fact in evidence.facts) else None
+
+    def ended(file: str, line: int) -> bool | None:
+        behind = [sign.line if sign.file == file else inf for sign in signs if sign.file != file or sign.line >= line]
+        if signs or own:
+            first = min(behind, default=inf)
+            return bool(behind) and not any(place[0] != file or place[1] < first for place in own)
+        quiet = quiet_time()
+        if job.stands_still() or (quiet and not quiet.may_be_zone and (quiet.file != file or quiet.line < line)):
+            return True
+        return False if any(fact.kind in ("job_stopped", ENDED) for fact in evidence.facts) else None
+
+    return ended
 
 
 def says(row: str, **figures: object) -> Phrase:

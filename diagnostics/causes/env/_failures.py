@@ -60,7 +60,8 @@ def failure_cause(file: str) -> Cause[Stall]:
         job, elsewhere = stall.job.evidence, table.get("elsewhere", "")
         has_messages = bool(job.facts or job.errors or job.run is not None)
         said = "\n".join(fact.text for fact in job.facts if fact.kind in _ANY_KIND)
-        matches = [line for line in lines(job) if not re.search(line.case.get("unless", "(?!)"), said)]
+        excluded = [case for _, case in cases if "unless" in case and re.search(case["unless"], said)]
+        matches = [line for line in lines(job) if line.case not in excluded]
         if not matches and has_messages and not elsewhere:
             return _TEXTS.ruled_out()
         if not matches:
@@ -76,7 +77,7 @@ def failure_cause(file: str) -> Cause[Stall]:
         facts = _TEXTS.facts("confirmed", summary=summary, count=len(matches), fixes=(fix,))
         sure = max(LEVEL.get(line.case.get("confidence", ""), STATED) for line in matches)
         if all(_WARNS.search(str(item.detail)) for item in every):
-            ended = {ended_by(stall.job, item.file, item.line or 0) for item in every}
+            ended = {*map(ended_by(stall.job), (item.file for item in every), (item.line or 0 for item in every))}
             if ended == {False}:
                 return _TEXTS.undecided("warned", summary=summary)
             sure = sure if True in ended else SUSPECTED

@@ -33,7 +33,7 @@ class Seen(Struct, frozen=True):
 
 def seen(stall: Stall) -> Seen:
     """Look up the versions and messages of a job in the table."""
-    evidence = stall.job.evidence
+    evidence, ended = stall.job.evidence, ended_by(stall.job)
     record = recorded(evidence)
     versions = dict(_versions(evidence, record.nccl_version))
     variables = {name: text for own in record.variables.values() for name, text in own.items()}
@@ -45,7 +45,7 @@ def seen(stall: Stall) -> Seen:
     for fact in evidence.facts:
         if bug := bug_in(fact.text):
             had = bug.before and bug.has(versions.get(bug.component, ()))
-            if had or _WARNS not in fact.text or ended_by(stall.job, fact.file, fact.line):
+            if had or _WARNS not in fact.text or ended(fact.file, fact.line):
                 by_bug.setdefault(bug, fact.quoted())
             else:
                 warned[bug] = None  # NCCL also warns of what it then does without.

@@ -58,9 +58,8 @@ def link_faults(stall: Stall) -> LinkFaults:
     evidence = stall.job.evidence
     completions = [fact for fact in evidence.facts if fact.kind == "nccl_ib_error"]
     events = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
-    went_on = last_progress(evidence)
-    last = (fact for fact in events if fact.line > went_on.get(fact.file, 0))
-    ports = [fact for fact in last if ended_by(stall.job, fact.file, fact.line)]
+    ended, went_on = ended_by(stall.job), last_progress(evidence)
+    ports = [fact for fact in events if fact.line > went_on.get(fact.file, 0) and ended(fact.file, fact.line)]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     failed = [fact for fact in failed if "process" in fact.fields] or failed  # An exception repeats NCCL's warning.
