@@ -429,6 +429,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     """Read a log; if it is damaged, keep the part before the damage and store the reason in `problem`. Where prefixes
     or the launcher's list name other ranks than `rank`, lines without a prefix may be of any rank.
     """
+    rank = None if {*map(int, _OF_RANK.findall(head))} - {rank} else rank  # If only its end names others: read again.
     scan = _Scan(contents := Contents(file), rank, Streams(contents, rank))
     label = label_of(head)
     try:
