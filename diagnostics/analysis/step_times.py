@@ -26,7 +26,6 @@ _STREAM = re.compile(r"(?<![a-z])(?:std)?(?:err|out|log)(?![a-z])|(?<=\.)[eo](?=
 """What the names of the two streams of a job differ in."""
 _PAUSES, _SILENCE_S = 5.0, 300.0
 """Minimum silence: over the longest pause between steps (evaluations, checkpoints), and in seconds."""
-
 _ZONES = {4, 8, 10, 12, 14}  # Quarters of an hour by which zones differ, up to 3.5 hours; from there on by any.
 
 
@@ -79,9 +78,8 @@ def silence(evidence: Evidence) -> Silence | None:
         silent_s, longest_s = end_s - last.fields["at_s"], max(b - a for own in dated for a, b in pairwise(own))
         # A scheduler may write in another zone, and whole seconds, of a job that went on until it was stopped.
         at_s = silent_s - longest_s / 2
-        is_zone = in_other_zone(at_s, longest_s / 2 + 1) and (
-            at_s > max(_ZONES) * ZONE_S or round(at_s / ZONE_S) in _ZONES
-        )
+        differ = at_s > max(_ZONES) * ZONE_S or round(at_s / ZONE_S) in _ZONES  # Zones do, by about such a time.
+        is_zone = differ and in_other_zone(at_s, longest_s / 2 + 1)
         if silent_s >= max(_SILENCE_S, _PAUSES * longest_s):
             holding = (each for file, each in every if file == last.file and last.line in each.lines)
             numbers = (step_text(each.step[each.lines.index(last.line)]) for each in holding)

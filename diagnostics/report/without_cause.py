@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from time import time
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.job.coverage import damaged, records
-from diagnostics.evidence.model import Evidence, RunEvidence, shortened
+from diagnostics.evidence.model import CLAUSE, Evidence, RunEvidence, shortened
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import last_progress, training_ended
 from diagnostics.evidence.stacks.dumps import main_thread, where
@@ -63,7 +64,7 @@ def without_cause(
     if raised := raised_text(evidence):
         return Statement(raised)
     if buffered := [fact for fact in evidence.facts if fact.fields.get("buffered")]:
-        return Statement(_said("buffered", what=shortened(buffered[-1].text, 120)))
+        return Statement(_said("buffered", what=shortened(buffered[-1].text, CLAUSE)))
     trouble = in_trouble(evidence)
     if not trouble and (change := slowed()) is not None:
         row = "slower" if change.at_once else "slower_gradually"
@@ -236,7 +237,8 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] == SCALE_ENDS else row
-    rises = [("few", jump(log, FEW)) for log in printed.logs] + [("norm", risen_norm(log)) for log in printed.logs]
-    rose = (_said(f"rise_{which}", case=case) for which, case in rises if case is not None and row == "nothing_wrong")
+    sound = printed.logs if row == "nothing_wrong" else ()
+    rises = chain((("few", jump(log, FEW)) for log in sound), (("norm", risen_norm(log)) for log in sound))
+    rose = (_said(f"rise_{which}", case=case) for which, case in rises if case is not None)
     ended, verdict = training_ended(evidence), next(rose, _said(row))
     return _said("printed_to_the_end" if ended else "printed", parts=parts, verdict=verdict)

@@ -31,13 +31,13 @@ def _variant(variant: Variant) -> dict[str, Any]:
         shown |= {"initial_weights_hash": run.parity.get("initial_weights_hash")}
         shown |= _fields(run, "path", "state", "breakdown", "causes", "disturbances", "damage")
         runs.append(shown)
-    (global_batch_size, sequence_length), names = any_run.batch, ("strategy.name", "model.name")
     return {
         "label": variant.label,
-        **{name.partition(".")[0]: any_run.get(name) for name in names},
+        "strategy": any_run.get("strategy.name"),
+        "model": any_run.get("model.name"),
         "world_size": any_run.world_size,
-        "global_batch_size": global_batch_size,
-        "sequence_length": sequence_length,
+        "global_batch_size": any_run.batch[0],
+        "sequence_length": any_run.batch[1],
         "micro_batch_size": any_run.get("train.micro_batch_size"),
         "collectives": any_run.traffic,
         "runs": runs,

@@ -21,9 +21,7 @@ from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 RECORDER, LOGGED = "detail", "nccl_log"
-_AGREED = (
-    8  # Chosen: calls of all ranks that agree before the first that differs; ranks that count otherwise agree in few.
-)
+_AGREED = 8  # Chosen: calls that agree before the first that differs; ranks that count otherwise agree in few.
 _FINGERPRINT = re.compile(
     r"(?:SequenceNumber=(?P<seq>\d+),? ?)?OpType=(?P<op>\w+)(?:, ?TensorShape=\[(?P<shape>[\d, ]*)\])?"
     r"(?:, ?TensorDtypes=(?P<dtype>\w+))?"

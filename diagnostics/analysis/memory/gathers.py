@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory import units
 from diagnostics.analysis.memory.units import Move, Phase, Whole
+from diagnostics.analysis.vote import is_majority
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.mesh import MODEL
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
@@ -107,7 +108,7 @@ def of_calls(
     for part, count in parts.items():
         votes.update({whole // part: count for whole in reduced if whole % part == 0 and whole > part})
     best, count = max(votes.items(), key=lambda vote: (vote[1], -vote[0]), default=(0, 0))
-    likely = (best if 2 * count > parts.total() else 0) or world_size or 1
+    likely = (best if is_majority(count, parts.total()) else 0) or world_size or 1
     for call in calls:
         wire = call.wire
         item = DTYPE_BYTES.get(wire.dtypes[0], 0) if wire.dtypes else 0

@@ -1,7 +1,6 @@
 """Shared parts of findings about hangs: source lines, groups, evidence from dumps."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -81,12 +80,7 @@ def confirmed(
 
 def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:
     """Return the first log lines as evidence."""
-    return tuple(fact.quoted() for fact in cited(facts))
-
-
-def cited(parts: Iterable[Any]) -> list[Any]:
-    """Return the first parts, as many as a finding cites."""
-    return [*islice(parts, CITED)]
+    return tuple(fact.quoted() for fact in facts[:CITED])
 
 
 def last_places(last: LastSeen | None) -> tuple[Where, ...]:

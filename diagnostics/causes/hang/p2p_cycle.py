@@ -53,7 +53,7 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty.
 
-    If all ranks wait in messages, of either direction, none is left that could post what another one waits for.
+    If all ranks wait in sends or receives, no rank is left to post what another one waits for.
     """
     places, world = communicating(job), job.world()
     inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in _TRANSFERS}

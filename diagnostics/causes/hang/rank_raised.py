@@ -71,9 +71,8 @@ def decide(stall: Stall) -> Finding:
     if case.model:
         confidence = CERTAIN  # DDP compares all ranks with rank 0: that it is the different one is inferred.
     elif not case.culprits:
-        confidence = (
-            PROBABLE if case.first.type else OPEN
-        )  # Of an exception that is not shown, a peer may be the cause.
+        # Of an exception that is not shown, a peer may be the cause.
+        confidence = PROBABLE if case.first.type else OPEN
     elif case.first.only_exit_code:
         confidence = POSSIBLE  # An exit code of 1 without a traceback usually means an exception.
     return _endings.confirmed(stall, case, _text, confidence)

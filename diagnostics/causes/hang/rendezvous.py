@@ -9,8 +9,9 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
+from diagnostics.contract import findings as level
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, SUSPECTED, Cost, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import CITED, Cost, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import LogFact, shortened
@@ -42,17 +43,18 @@ def decide(stall: Stall) -> Finding:
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else next(rows, "default")
     alone = row == "mesh_failed" and any(_WHY["no_peer"].search(str(fact.fields.get("why"))) for fact in case.facts)
-    message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
+    message, count = shortened(case.facts[0].text.strip().rstrip(".")), counted(len(kinds), "message")
     facts = _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count)
     # A single connection may also be one of a group that is made later; a mesh is not complete without it.
-    confidence = LIKELY if not alone else OPEN if any(_MESH in fact.text for fact in case.facts) else SUSPECTED
+    of_one = level.OPEN if any(_MESH in fact.text for fact in case.facts) else level.SUSPECTED
     # torch warns of each address on which it cannot listen, and fails only if none of them is left.
-    confidence = SUSPECTED if all("warned" in fact.fields for fact in case.facts) else confidence
+    warned = all("warned" in fact.fields for fact in case.facts)
+    confidence = level.SUSPECTED if warned else of_one if alone else level.LIKELY
     return _parts.confirmed(job, facts, confidence, evidence=_parts.lines(case.facts), victims=victims)
 
 
 def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:
-    lasted = [(fact, {"rank": fact.rank, "lasted_s": lasted_s(fact, "since_s")}) for fact in _parts.cited(starts)]
+    lasted = [(fact, {"rank": fact.rank, "lasted_s": lasted_s(fact, "since_s")}) for fact in [*starts][:CITED]]
     return tuple(EvidenceItem("log", f.file, _TEXTS.phrase(f.fields["state"], **figures)) for f, figures in lasted)
 
 
@@ -64,11 +66,11 @@ def _nobody(case: Startup) -> Finding:
     still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
     return confirmed(
         facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=described(first), fix=fix(first)),
-        confidence=CERTAIN if still_s >= _SLOW_S else LIKELY,
+        confidence=level.CERTAIN if still_s >= _SLOW_S else level.LIKELY,
         victims=ranks,
         where=tuple(
             place
-            for rank, at in [(rank, activities[rank]) for rank in _parts.cited(ranks)]
+            for rank, at in [(rank, activities[rank]) for rank in ranks[:CITED]]
             for place in _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         ),
         cost=Cost(round(still_s, 1), "s blocked"),
@@ -91,13 +93,13 @@ def _finding(case: Startup) -> Finding:
     facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
     return confirmed(
         facts=facts,
-        confidence=CERTAIN,
+        confidence=level.CERTAIN,
         ranks=case.stuck,
         victims=case.waiting,
         where=tuple(
             place
             for rank, does in (
-                *((rank, _TEXTS.phrase("stands")) for rank in _parts.cited(case.stuck)),
+                *((rank, _TEXTS.phrase("stands")) for rank in case.stuck[:CITED]),
                 (case.waiting[0], _TEXTS.phrase("waits")),
             )
             for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)

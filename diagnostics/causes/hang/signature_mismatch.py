@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.size_mismatch import mismatched
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
-from diagnostics.contract.findings import OPEN, SIZES_PRINTED, Finding, Remedy
+from diagnostics.contract.findings import CITED, OPEN, SIZES_PRINTED, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, in_object_call
@@ -75,7 +75,7 @@ def _no_object(stall: Stall, ends: list[Ending]) -> Finding:
     at, missing = own and f"{file_name(own.file)}:{own.line}", DETAIL if stall.job.survey.ranks else _parts.RECORD
     facts = _TEXTS.facts("object", end=first, rank=(first.rank,), op=first.frames[0].function, at=at, missing=missing)
     ranks = tuple(sorted(end.rank for end in ends if end.rank != UNNAMED))
-    evidence = [end.evidence for end in _parts.cited(ends)]
+    evidence = [end.evidence for end in ends[:CITED]]
     places = _parts.where(first.rank if ranks else None, own)
     # What met the size of an object may also be another collective, or that of an earlier call.
     return _parts.confirmed(stall.job, facts, OPEN, evidence=evidence, victims=ranks, where=places, basis="messages")

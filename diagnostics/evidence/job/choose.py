@@ -127,7 +127,7 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
     if len(differ) >= 2:
         names = sorted({evidence.relative(handle.path.parent) for group in differ for handle in group})
         own = command("diagnose", evidence.root / names[0])
-        raise ERRORS("several_folders", count=len(names), kind=reader.kind, names=first_of(names, 4), command=own)
+        raise ERRORS("several_folders", count=len(names), kind=reader.kind, names=first_of(names, _NAMED), command=own)
     for rank in sorted(by_rank):
         for group in reader.groups(by_rank[rank], evidence.run is not None):
             chosen += _choose(group, evidence, reader)
