@@ -243,3 +243,16 @@ def test_a_warning_alone_is_suspected_at_most(tmp_path, warning, before, after, 
     report = diagnose(tmp_path)
     assert not confirmed_of_environment(report)
     assert any(finding.finding.suspected for finding in report.findings) == is_suspected
+
+
+def test_thousands_of_warnings_are_decided_within_the_budget(tmp_path):
+    """Whether a warning ended the job, and which cases it excludes, is not worked out again for each line."""
+    warnings = "NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory"
+    raised = "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system error"
+    trace = ["Traceback (most recent call last):", '  File "/a/train.py", line 3, in <module>', "    x()", raised]
+    lines = [f"node{n // 80}:{n // 10}:{n // 10} [{n // 10 % 8}] {warnings} {n}" for n in range(5120)]
+    lines += [f"[rank{rank}]: {text}" for rank in range(512) for text in trace]
+    (tmp_path / "job.log").write_text("\n".join(lines))
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == ["env.container_limits"]
+    assert not [problem for entry in report.coverage for problem in entry.problems]
