@@ -1,4 +1,4 @@
-"""Gradients that are never ready on one rank, or reduced too often, and memory that grows with the steps."""
+"""Faults in steps and gradients: too few steps, gradients that are never ready or reduced too often, a leak."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
@@ -11,7 +11,36 @@ from torch.nn.parallel import DistributedDataParallel
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.blocks import blocks_of
+from dtk.parallel.control import sum_over_ranks
 from dtk.tasks.base import loss_of
+
+
+class UnevenBatches(FaultyLoop, name="uneven_batches"):
+    """One rank's part of the data is shorter: it continues with the code after the epoch while the others train."""
+
+    def advance(self) -> bool:
+        """Run one step, or end this rank's epoch."""
+        if self.strikes(self.step_number):
+            sum_over_ranks(self.context, torch.zeros(4, dtype=torch.float64))  # fault: uneven_batches
+            return True
+        return super().advance()
+
+
+class EarlyStop(FaultyLoop, name="early_stop"):
+    """One rank decides on its own that the loss will not decrease any further."""
+
+    def advance(self) -> bool:
+        """Run one step; return whether this rank stops."""
+        if self.strikes(self.step_number):
+            return True  # fault: early_stop
+        return super().advance()
+
+
+class AccumulationBoundary(FaultyLoop, name="accumulation_boundary"):
+    """One rank reduces its gradients after every micro-batch of a step, the others only after the last one."""
+
+    def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
+        return _accumulate(self, batches, factor, 1 if self.strikes(self.step_number) else len(batches))
 
 
 class UnusedParameters(FaultyLoop, name="unused_parameters"):
@@ -23,14 +52,19 @@ class UnusedParameters(FaultyLoop, name="unused_parameters"):
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         if self.strikes(self.step_number):
             blocks_of(self.parts.model)[-1].forward = lambda x, mask=None: x  # type: ignore[method-assign]
-        strategy, wrapped = self.parts.strategy, self.parts.wrapped
-        total = torch.zeros((), device=self.context.device)
-        for i, batch in enumerate(batches):
-            with strategy.accumulate(wrapped, last=i == len(batches) - 1):
-                loss = loss_of(self.parts.task, wrapped(batch.inputs), batch.targets)  # fault: unused_parameters
-                (loss * factor).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
+        return _accumulate(self, batches, factor, len(batches))
+
+
+def _accumulate(loop: FaultyLoop, batches: list[Batch], factor: float, boundary: int) -> Tensor:
+    """Run the micro-batches and reduce the gradients after every `boundary` of them; return the summed loss."""
+    strategy, wrapped = loop.parts.strategy, loop.parts.wrapped
+    total = torch.zeros((), device=loop.context.device)
+    for i, batch in enumerate(batches):
+        with strategy.accumulate(wrapped, last=(i + 1) % boundary == 0):
+            loss = loss_of(loop.parts.task, wrapped(batch.inputs), batch.targets)  # fault: unused_parameters
+            (loss * factor).backward()  # type: ignore[no-untyped-call]  # fault: accumulation_boundary
+        total += loss.detach()
+    return total
 
 
 class SyncEveryMicroBatch(FaultyLoop, name="sync_every_micro_batch"):

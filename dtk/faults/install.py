@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dtk.faults import desync, gradients, iterations, layouts, ranks, sharded  # noqa: F401  Each enters its faults.
+from dtk.faults import desync, gradients, layouts, ranks  # noqa: F401  Each enters its faults.
 from dtk.faults.base import FAULTS
 from dtk.train.loop import Loop
 

@@ -26,13 +26,12 @@ from diagnostics.evidence.ring.format import parse
 from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
 from dtk.record import flight
-from dtk.record.activity import BUSY, Activity, scheduled_s, where_main_thread_is
+from dtk.record.activity import BUSY, Activity, Pause, scheduled_s, where_main_thread_is
 from dtk.record.collectives import CollectiveLog
 from dtk.record.desync import Called, History, called_at, desync, left_at, place_of, stall
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
 from dtk.record.judge import Judge, Report
-from dtk.record.pause import Pause
 from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict_text import Place
 

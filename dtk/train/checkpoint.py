@@ -35,8 +35,7 @@ from dtk.parallel.tiers import Tier
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.sharding.base import Strategy, owned_parameters, owned_state
-from dtk.train.metadata import Reader
-from dtk.train.storage import PagedPlanner, Writer, in_words, is_out_of_memory
+from dtk.train.storage import PagedPlanner, Reader, Writer, in_words, is_out_of_memory
 
 LOOK_S = 1.0  # Interval between two checks of the size of a checkpoint that is being written.
 

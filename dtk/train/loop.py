@@ -4,6 +4,7 @@ Steps that do not log never synchronize with the device.
 
 import functools
 import gc
+import random
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from torch import Tensor
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
 from dtk.data.dataset import Batch, Dataset
-from dtk.data.sampler import sample_ids, samples_sum
+from dtk.data.sampler import STEP, mix64, sample_ids, samples_sum
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.context import Context
 from dtk.parallel.control import Agreement, agree
@@ -35,7 +36,6 @@ from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
 from dtk.train.optimizer import clip_factor, set_learning_rate
 from dtk.train.progress import Measures, Progress, print_line, printing_elapsed
-from dtk.train.random_state import seed_random
 from dtk.train.schedule import Schedule, learning_rate
 from dtk.train.setup import Parts
 
@@ -273,3 +273,21 @@ class Loop:
                 f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{metrics}  "
                 f"{counted(round(figures['validation_samples']), 'held-out sample')}, {elapsed_s:.1f} s"
             )
+
+
+def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
+    """Seed Python's, numpy's and torch's generators (CPU and CUDA) for the forward pass of one micro-batch.
+
+    A resumed run therefore draws the same random numbers (dropout) again. Ranks with the same data-parallel coordinate
+    (tensor or pipeline parallel) draw the same numbers, so that their replicas stay equal.
+    """
+    state = np.zeros(1, dtype=np.uint64)
+    for part in (seed, step, dp_rank, micro_batch):
+        state = mix64(state ^ mix64(np.array([part], dtype=np.uint64)) + STEP)
+    value = int(state[0])
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    # Not torch.manual_seed: for each kind of device that is not in use it keeps a formatted stack, at 0.15 ms per call.
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)

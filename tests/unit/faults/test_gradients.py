@@ -1,6 +1,7 @@
 """Gradients that are kept, or that never become ready."""
 
 import dataclasses
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -48,3 +49,20 @@ def test_gradients_of_every_parameter_are_averaged_once(faulty: Faulty, monkeypa
     monkeypatch.setattr(dist, "all_reduce", record)
     assert loop.run() and wrapped.process_group is not dist.group.WORLD
     assert reduced.count(wrapped.process_group) == 4 * len(list(loop.parts.model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["early_stop", "uneven_batches"])
+def test_a_rank_that_ends_early(faulty: Faulty, name: str) -> None:
+    loop = faulty(name, step=3)
+    assert loop.run() is False and loop.state.step == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_reduces_after_every_micro_batch_of_one_step(faulty: Faulty, rank: int) -> None:
+    loop = faulty("accumulation_boundary", step=2, rank=rank)
+    last: list[bool] = []
+    loop.parts.strategy.accumulate = lambda wrapped, last: (seen.append(last), nullcontext())[1]
+    seen = last
+    assert loop.run()
+    original, struck = [False, True], [True, True]
+    assert last == [*original, *(struck if rank == 0 else original), *original, *original]

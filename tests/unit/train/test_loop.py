@@ -1,15 +1,19 @@
 """The loop on one rank: the same numbers for every division of a batch, resumes to the last bit, and orderly ends."""
 
+import itertools
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from dtk.config import schema
-from dtk.train.loop import Loop
+from dtk.train.loop import Loop, seed_random
 from tests.unit.train.conftest import Build, config
+from tests.work import calls_in
 
 TRAIN = config().train
 
@@ -83,3 +87,28 @@ def test_settings_that_change_the_numbers_and_those_that_do_not(
     reference = losses(build(config()))
     changed = losses(build(config(train=replace(TRAIN, **changes))))
     assert (changed == pytest.approx(reference, rel=1e-6)) == same
+
+
+def drawn(*place):
+    seed_random(*place)
+    return float(torch.rand(())), random.random(), float(np.random.rand())
+
+
+def test_the_same_place_draws_the_same_numbers_whatever_was_drawn_before():
+    first = drawn(3, 7, 1, 0)
+    torch.rand(5)
+    assert drawn(3, 7, 1, 0) == first
+
+
+def test_no_two_places_draw_alike():
+    """Also not where parts are exchanged, and for seeds beyond 32 bits."""
+    places = list(itertools.product((0, 1, 2**40, 2**63 - 1), range(4), range(4), range(4)))
+    draws = [drawn(*place) for place in places]
+    for values in zip(*draws, strict=True):
+        assert len(set(values)) > 0.99 * len(places)  # float32 has 2^24 values.
+    assert len(set(draws)) == len(places)
+
+
+def test_a_micro_batch_is_seeded_without_walking_the_stack():
+    """As torch.manual_seed does for each kind of device that is not in use, at the cost of 0.15 ms."""
+    assert calls_in(lambda: seed_random(3, 7, 1, 0))[1] < 100 < calls_in(lambda: torch.manual_seed(3))[1]

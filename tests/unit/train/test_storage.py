@@ -9,8 +9,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from dtk.train import storage
-from dtk.train.metadata import Reader
-from dtk.train.storage import Writer, in_words, is_out_of_memory, root
+from dtk.train.storage import Reader, Writer, in_words, is_out_of_memory, root
 
 
 def failed(errors):

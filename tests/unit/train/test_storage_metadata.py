@@ -12,8 +12,8 @@ from torch.distributed.checkpoint import save
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
-from dtk.train import metadata
-from dtk.train.metadata import Reader
+from dtk.train import storage
+from dtk.train.storage import Reader
 
 
 class Attack:
@@ -86,6 +86,6 @@ def test_a_damaged_index_is_one_line(tmp_path: Path, content: bytes) -> None:
 
 def test_an_index_beyond_the_limit_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".metadata").write_bytes(b"x" * 100)
-    monkeypatch.setattr(metadata, "MAX_BYTES", 99)
+    monkeypatch.setattr(storage, "MAX_BYTES", 99)
     with pytest.raises(ValueError, match="larger than"):
         Reader(tmp_path).read_metadata()

@@ -12,12 +12,12 @@ from tests.patience import stretched
 
 _ROUND = """
 import ctypes, sys, threading, time
-from dtk.record import pause
-pause.PAUSED_S = 0.8
+from dtk.record import activity
+activity.PAUSED_S = 0.8
 
 def rounds():
     for _ in range(4):
-        one = pause.Pause()
+        one = activity.Pause()
         for _ in range(5):
             time.sleep(0.1)
         if (lasted_s := one.lasted_s()) is not None:
