@@ -38,7 +38,7 @@ def run_topic(topic: str, arguments: argparse.Namespace) -> int:
     progress = Progress()
     with ended_by_sigterm():
         report = make(request, progress.line)
-    report_forms.hand_over(arguments, report, as_json, document)
+        report_forms.hand_over(arguments, report, as_json, document)
     if report.interrupted:
         return INTERRUPTED
     return DONE if report.measured else FAILED

@@ -3,7 +3,7 @@
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault
 from dtk.errors import DtkError, Errors
-from dtk.sharding.registry import CONFIG_TYPES, preferred
+from dtk.sharding.registry import overrides_for
 
 _ONLY: dict[str, dict[str, list[str]]] = table_beside(__file__)
 
@@ -22,11 +22,8 @@ def check_fault(config: Config, world_size: int) -> None:
         return
     name, mesh, divided = fault.name, config.mesh(world_size), config.parallel.cut
     needed = next((kind for kind, faults in _ONLY["gradients_in"].items() if name in faults), None)
-    if needed is not None and config.strategy.on(mesh).traits.gradients_in != needed:
-        other = preferred(needed)
-        fits = CONFIG_TYPES[other](name=other).on(mesh).traits.gradients_in == needed
-        instead = [f"strategy={other}", *(f"{text.split('=')[0]}=1" for text in divided if not fits)]
-        raise _errors("strategy", c=config, divided=" ".join(divided), instead=" ".join(instead))
+    instead = overrides_for(needed, config.strategy, mesh, divided) if needed else ""
+    _errors.refuse({"strategy": instead}, c=config, divided=" ".join(divided), instead=instead)
     for degree, faults in _ONLY["along"].items():
         _errors.refuse({"degree": name in faults and getattr(config.parallel, degree) == 1}, c=config, degree=degree)
     undivided = [f"parallel.{degree}=" for degree, faults in _ONLY["undivided"].items() if name in faults]

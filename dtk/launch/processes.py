@@ -33,8 +33,16 @@ def killed_by(name: str) -> str:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Make SIGTERM end the block as Ctrl-C does, so that the processes it started do not outlive it."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Make the first SIGTERM end the block as Ctrl-C does, so that the processes it started do not outlive it.
+
+    Further ones change nothing: what the block still does, such as its report, is not lost.
+    """
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # Not SIG_IGN, which processes started from now on inherit.
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -16,6 +16,7 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
+    from diagnostics.contract.mesh import Mesh
     from dtk.parallel.context import Context
     from dtk.sharding.base import Strategy
 
@@ -68,6 +69,18 @@ def preferred(gradients_in: str) -> str:
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in}
     # CONFIG_TYPES is ordered from the simplest on.
     return min(traits, key=lambda name: (not traits[name].compared, traits[name].needs_less_memory is not None))
+
+
+def overrides_for(gradients_in: str, strategy: StrategyConfig, mesh: Mesh, cut: Sequence[str]) -> str:
+    """Return the overrides with which gradients are communicated in `buckets` or `units`; "" if they are already.
+
+    `cut` are the overrides that divide the model over this mesh, of which the result resets those that prevent it.
+    """
+    if strategy.on(mesh).traits.gradients_in == gradients_in:
+        return ""
+    name = preferred(gradients_in)
+    fits = CONFIG_TYPES[name](name=name).on(mesh).traits.gradients_in == gradients_in
+    return " ".join([f"strategy={name}", *(f"{text.split('=')[0]}=1" for text in cut if not fits)])
 
 
 def alternatives(fits: Callable[[Traits], bool]) -> str:

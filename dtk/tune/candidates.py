@@ -6,7 +6,7 @@ from typing import Any
 
 from dtk.config.schema import Config
 from dtk.errors import Errors
-from dtk.sharding.registry import CONFIG_TYPES, preferred
+from dtk.sharding.registry import CONFIG_TYPES, overrides_for, preferred
 
 _errors = Errors(__file__)
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)  # DDP's default of 25 and steps of two to five around it.
@@ -42,7 +42,7 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
     return [size for size in sizes if most is None or size <= most]
 
 
-def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
+def buckets(config: Config, world_size: int, values: Sequence[str]) -> list[Candidate]:
     """Return the sizes of DDP's gradient buckets, the present one among them; DtkError if the strategy has no buckets,
     or a value is not a size.
     """
@@ -53,31 +53,32 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
         except ValueError:
             sizes.append(0.0)
         _errors.refuse({"bucket": not 0 < sizes[-1] < 10**_MOST_DIGITS}, value=repr(text))
-    strategy = _strategy(config, "buckets")
-    return _with_present(BUCKET, sizes or BUCKETS_MB, strategy.bucket_cap_mb)
+    return _with_present(BUCKET, sizes or BUCKETS_MB, _present(config, world_size, "buckets", BUCKET))
 
 
-def units(config: Config, values: Sequence[str]) -> list[Candidate]:
+def units(config: Config, world_size: int, values: Sequence[str]) -> list[Candidate]:
     """Return how many blocks FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit;
     DtkError if the strategy has no units, or a value is not a number of blocks.
     """
     for text in values:
         _errors.refuse({"blocks": not text.isdecimal() or len(text) > _MOST_DIGITS}, value=repr(text))
     blocks = [int(text) for text in values]
-    strategy = _strategy(config, "units")
+    present = _present(config, world_size, "units", WRAP)
     layers = getattr(config.model, "layers", 4)
     doubled = [1 << n for n in range(32) if 1 << n < layers]
-    return _with_present(WRAP, blocks or [*doubled, 0], strategy.blocks_per_unit)
+    return _with_present(WRAP, blocks or [*doubled, 0], present)
 
 
-def _strategy(config: Config, gradients_in: str) -> Any:
-    """Return the job's strategy, whose gradients must travel in `buckets` or `units`; else say which others' do."""
-    if config.strategy.traits.gradients_in != gradients_in:
+def _present(config: Config, world_size: int, gradients_in: str, key: str) -> Any:
+    """Return the value of a strategy's key, which the job has if its gradients travel in `buckets` or `units`."""
+    cut = config.parallel.cut
+    use = overrides_for(gradients_in, config.strategy, config.mesh(world_size), cut)
+    value = getattr(config.strategy, key.partition(".")[2], None)
+    if use or value is None:  # A variant for this mesh may have units, but not the key.
         *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
-        names, use = f"{', '.join(rest)} and {last}", preferred(gradients_in)
-        row = "no_buckets" if gradients_in == "buckets" else "no_units"
-        raise _errors(row, strategy=config.strategy.name, names=names, use=use)
-    return config.strategy
+        use, names = use or f"strategy={preferred(gradients_in)}", f"{', '.join(rest)} and {last}"
+        raise _errors(f"no_{gradients_in}", c=config, cut=" ".join(cut), names=names, key=key, use=use)
+    return value
 
 
 def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:

@@ -111,9 +111,9 @@ def _checked(request: Request) -> _Job:
 def _candidates(request: Request, job: _Job) -> list[Candidate]:
     """Return the candidates to try in turns; none for micro_batch_size, which is searched."""
     if request.topic == "bucket":
-        return choices.buckets(job.config, request.values)
+        return choices.buckets(job.config, job.placement.nproc, request.values)
     if request.topic == "wrap":
-        return choices.units(job.config, request.values)
+        return choices.units(job.config, job.placement.nproc, request.values)
     if request.topic == "nccl":
         from dtk.nccl.presets import find_preset
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,16 @@ def test_sigterm_ends_as_ctrl_c_does_and_only_inside() -> None:
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_sigterm_does_not_end_what_follows_the_first() -> None:
+    ended = False
+    with ended_by_sigterm():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGTERM)
+            mask = subprocess.run(["grep", "SigIgn", "/proc/self/status"], capture_output=True, text=True, check=True)
+            assert not int(mask.stdout.split()[1], 16) >> (signal.SIGTERM - 1) & 1, "a child can be ended"
+            ended = True
+    assert ended

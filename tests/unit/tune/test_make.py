@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.report.document import Document
 from diagnostics.report.jsonform import text
 from diagnostics.report.terminal import render
 from dtk.commands.main import main
 from dtk.tune import micro
 from dtk.tune.make import STOPPED, _Job, _searched
+from dtk.tune.model import TuneReport
 from dtk.tune.probe import Probe
 from dtk.tune.report import as_json, document
 from tests.unit.tune.probes import OOM, Place, asked_for, probe, sizes, trials, turned
@@ -91,3 +93,25 @@ def test_a_signal_is_called_one(
     assert main(["tune", "micro_batch_size", *job, "--json"]) == 130
     output = json.loads(capsys.readouterr().out)
     assert output["take"] is None and output["notes"] == ["stopped by a signal"] and len(output["candidates"]) == 1
+
+
+def test_a_second_sigterm_does_not_cost_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second signal arrives while the report is written."""
+    folder = tmp_path / "probes"
+
+    def run(overrides: list[str], config_dir: object, home: object) -> Probe:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        raise AssertionError("SIGTERM does not end the probe")
+
+    def written(report: TuneReport) -> Document:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return document(report)
+
+    monkeypatch.setattr("dtk.tune.probe.probe", run)
+    monkeypatch.setattr("dtk.tune.report.document", written)
+    job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
+    assert main(["tune", "micro_batch_size", *job, "--keep", str(folder)]) == 130
+    assert "stopped by a signal" in capsys.readouterr().out
