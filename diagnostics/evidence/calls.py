@@ -166,6 +166,8 @@ _OPS: dict[str, str] = _TABLE["operations"]
 _DTYPES: dict[str, str] = _TABLE["dtypes"]
 USER_CALLS = frozenset(_TABLE["user_calls"])
 """Functions of torch.distributed that recorders record as a different operation, or as several."""
+TRANSFERS = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+"""Functions whose calls only two ranks count alike, so that ranks have no position in common at which they differ."""
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 NEEDS_ALL = {"all_reduce", "all_gather", "reduce_scatter", "barrier"}
 """Operations that complete on no rank before all have begun them (an all_to_all may take nothing from some)."""

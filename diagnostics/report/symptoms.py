@@ -19,7 +19,7 @@ _SHOWN = 3  # Maximum number of calls, and of groups of ranks, on the first scre
 def headline(symptoms: Symptoms) -> str:
     """Return which ranks wait in which call, in one clause."""
     if symptoms.waits and not symptoms.absent:
-        shown_waits = symptoms.waits[: 2 if symptoms.at_other_calls else 1]
+        shown_waits = symptoms.waits[: 2 if symptoms.by_call.sides[1:] else 1]
         waits = [_said("waits", who=_who(wait), ranks=wait.ranks or (0,), call=_call(wait)) for wait in shown_waits]
         return _said("unconfirmed", waits=waits)
     kinds, absent, transport = symptoms.kinds, symptoms.absent, symptoms.kinds & TRANSPORT

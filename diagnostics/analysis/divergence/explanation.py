@@ -1,6 +1,7 @@
 """How the minority's calls differ from the majority's: the edit, its position, and the evidence for it."""
 
 from itertools import pairwise
+from math import inf
 from typing import Literal
 
 from msgspec import Struct
@@ -379,21 +380,21 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         return what_meets(expected, got, "source branches")
     if (alone := _for_one_rank(got, expected, again=True)) is not None:
         return alone
-    for drop, call, loop_call in ((False, got, expected), (True, expected, got)):
-        term = loop_exit.by_text(call, [loop_call])
-        if term is None:
-            continue
-        is_after, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
-        if is_after and before and loop_exit.by_text(loop_call, [call]) is not None:
-            return None  # One loop contains both: the call may be the first of the next round.
-        if is_after and not before:
-            return Explanation("drop" if drop else "insert", "after", (expected, got), (term,))
-        # Of two calls in one loop, the one in a branch is not made in every round.
-        expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
-        terms = (term, position("any call")) if expected_branch != got_branch else (term,)
-        drops = expected_branch and not got_branch
-        return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
-    return None
+    sides = [(loop_exit.by_text(*pair), *pair) for pair in ((got, [expected]), (expected, [got]))]
+    # An inner loop that one side has left tells more than the outer loop, which contains both calls.
+    term, call, (loop_call,) = max(sides, key=lambda side: side[0].weight if side[0] is not None else -inf)
+    if term is None:
+        return None
+    is_after, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
+    if is_after and before and loop_exit.by_text(loop_call, [call]) is not None:
+        return None  # One loop contains both: the call may be the first of the next round.
+    if is_after and not before:
+        return Explanation("drop" if call is expected else "insert", "after", (expected, got), (term,))
+    # Of two calls in one loop, the one in a branch is not made in every round.
+    expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
+    terms = (term, position("any call")) if expected_branch != got_branch else (term,)
+    drops = expected_branch and not got_branch
+    return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
 
 
 def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:

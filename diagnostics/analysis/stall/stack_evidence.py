@@ -18,7 +18,7 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import SURE
-from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
+from diagnostics.evidence.calls import TRANSFERS, Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import activity, dumps as stacks
@@ -92,7 +92,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
         if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in activities.values()):
             return None
         return HostOutside(activities, {rank: outside[rank].file for rank in activities}, inside)
-    if len(calls) == 2 and not outside:
+    if len(calls) == 2 and not outside and not {op for op, _ in calls} <= TRANSFERS:
         divergence = compared(inside, job.world())
         if divergence is not None and divergence.culprits and _explained_by_source(divergence):
             return replace(divergence, groups_known=False)

@@ -14,6 +14,7 @@ from diagnostics.analysis.step_times import Silence, silence
 from diagnostics.analysis.vote import OF_JOB, Vote, count_votes
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED, Phrase
+from diagnostics.evidence.calls import TRANSFERS
 from diagnostics.evidence.endings import Ending, ends_a_rank, of_error
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.log import ENDED
@@ -102,7 +103,7 @@ class Waiting(Struct, frozen=True):
     @property
     def seems_whole(self) -> bool:
         """Whether all ranks from 0 to the highest of these wait in the call, in a group of unknown size."""
-        of_all = self.op.removeprefix("i") not in ("send", "recv") and not self.behind
+        of_all = self.op not in TRANSFERS and not self.behind
         return of_all and self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
 
     @property
@@ -233,8 +234,9 @@ class Symptoms(Struct, frozen=True):
 
     @property
     def at_other_calls(self) -> tuple[int, ...]:
-        """Ranks that wait in another call than the most ranks."""
-        return tuple(rank for side in self.by_call.sides[1:] for rank in side)
+        """Ranks that wait in another call than the most ranks; none if all wait in sends and receives."""
+        comparable = not {wait.op for wait in self.waits} <= TRANSFERS
+        return tuple(rank for side in self.by_call.sides[1:] for rank in side if comparable)
 
     @property
     def mismatched(self) -> tuple[int, ...]:

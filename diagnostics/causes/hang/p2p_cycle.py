@@ -12,9 +12,9 @@ from diagnostics.causes.hang._messages import figures, finding
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
 from diagnostics.contract.findings import CERTAIN, CITED, LIKELY, SUSPECTED, EvidenceItem, Finding
 from diagnostics.contract.formatting import file_name, joined
+from diagnostics.evidence.calls import TRANSFERS
 
 _TEXTS = Texts(__file__)
-_TRANSFERS = {"send", "recv", "batch_isend_irecv"}
 
 
 class UnrecordedTransfer(Struct, frozen=True):
@@ -56,7 +56,7 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     If all ranks wait in sends or receives, no rank is left to post what another one waits for.
     """
     places, world = communicating(job), job.world()
-    inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in _TRANSFERS}
+    inside = {rank: place for rank, place in places.items() if place.op in TRANSFERS}
     directions = {place.op.removeprefix("i") for place in inside.values()}
     world_known = bool(job.evidence.world_size or job.survey.world())
     both = len(inside) == world and world_known

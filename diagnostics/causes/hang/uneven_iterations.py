@@ -28,7 +28,8 @@ def _summary(facts: Disagreement) -> str:
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     divergence, explanation = facts.divergence, facts.divergence.explanation
-    remedies = [_divergence.TEXTS.remedy("run_equally_often", place=divergence.majority.place)]
+    in_loop = divergence.minority if facts.kind == "more_iterations" else divergence.majority
+    remedies = [_divergence.TEXTS.remedy("run_equally_often", place=in_loop.place)]
     kinds = {divergence.kind, *explanation.alternatives}
     if "added" in kinds:
         remedies.append(_divergence.fix_call(divergence.minority, added=True))

@@ -76,6 +76,47 @@ def test_stages_in_branches_of_one_step_are_one_side_against_who_left_the_loop(t
     assert (divergence.kind, divergence.culprits) == ("fewer_iterations", (2,))
 
 
+EPOCHS = """\
+def main(rank, epochs):
+    for epoch in range(epochs):
+        for batch in loader:
+            model(batch).backward()
+        {condition}barrier()
+"""
+
+
+@pytest.mark.parametrize("condition, confirmed", [("", {"uneven_iterations": (0,)}), ("if epoch in evaluated: ", {})])
+def test_who_is_still_in_an_inner_loop_runs_more_rounds(
+    tmp_path: Path, condition: str, confirmed: dict[str, tuple[int, ...]]
+) -> None:
+    (script := tmp_path / "train.py").write_text(EPOCHS.format(condition=condition))
+    lines = {rank: (Frame(str(script), 5 if rank else 4, "main"),) for rank in range(3)}
+    errors = [gave_up(rank, inside("barrier" if rank else "all_reduce", line)) for rank, line in lines.items()]
+    for error in errors:  # Its time is that of the latest call.
+        (log := tmp_path / error.file).parent.mkdir()
+        log.touch()
+    found = detect(Evidence(tmp_path, Limits(), errors=errors))
+    said = {finding.cause: finding.ranks for finding in found if finding.status == "confirmed"}
+    assert said == {f"hang.{cause}": ranks for cause, ranks in confirmed.items()}
+
+
+def test_receives_at_two_lines_do_not_disagree(tmp_path: Path) -> None:
+    """Each of them is matched with a send of its own, so the lines have no position in common."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def main(rank):\n    for step in range(9):\n        if rank == 0:\n            recv(x, 2)\n        else:\n"
+        "            recv(x, 0)\n"
+    )
+    errors = [gave_up(rank, inside("recv", (Frame(str(script), 6 if rank else 4, "main"),))) for rank in range(3)]
+    for error in errors:
+        (log := tmp_path / error.file).parent.mkdir()
+        log.touch()
+    found = detect(Evidence(tmp_path, Limits(), errors=errors, facts=[timeout(rank) for rank in range(3)]))
+    assert {finding.cause for finding in found if finding.confidence > 0} == {"hang.p2p_cycle"}
+    state = symptoms(Evidence(tmp_path, Limits(), errors=errors, facts=[timeout(rank) for rank in range(3)]))
+    assert state is not None and len(state.waits) == 2 and state.at_other_calls == ()
+
+
 def stood(**evidence: object) -> dict[tuple[str, str], tuple[int, ...]]:
     """Where the first screen says that ranks stand."""
     seen = symptoms(Evidence(Path("nowhere"), Limits(), **evidence))  # type: ignore[arg-type]
