@@ -244,6 +244,15 @@ def _detail(type_: str, message: str, kind: Kind) -> Detail:
     return "model_differs" if _TEXT["model_differs"].search(message) else ""
 
 
+def parameters(endings: Iterable[Ending]) -> dict[int, int]:
+    """Return how many parameters the model of each rank has, as far as DDP's errors say so."""
+    counts: dict[int, int] = {}
+    for stated in filter(None, (_TEXT["parameters"].search(end.text) for end in endings)):
+        rank, count, peer, count_of_peer = map(int, stated.groups())
+        counts |= {rank: count, peer: count_of_peer}
+    return counts
+
+
 # Signals and exit codes
 
 _LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})

@@ -14,10 +14,10 @@ from diagnostics.analysis.divergence.whole_programs import WithinRound, ended_in
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
-from diagnostics.analysis.vote import is_majority, is_minority, settled
+from diagnostics.analysis.vote import OF_JOB, count_votes, is_majority, is_minority, settled
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import Call, GroupKey, own_line
-from diagnostics.evidence.endings import BY_ITSELF, Ending, Kind
+from diagnostics.evidence.endings import BY_ITSELF, Ending, Kind, parameters
 
 _LONGEST = 64  # Calls that one side may have made in excess of the other.
 
@@ -61,9 +61,10 @@ class FirstEndings(Struct, frozen=True):
     """Last call of the first rank, if its ending has no line."""
     gave_up: Ending | None
     """Ending of a victim whose traceback shows where it waited; only for ranks that exited normally."""
-    model: Literal["", "rank 0", "tie"] = ""
-    """Whose model differs if DDP compared the parameters of all ranks with those of rank 0, which itself never raises:
-    rank 0's if all others raised, undecided (`tie`) if there are two ranks."""
+    model: Literal["", "all_but_0", "counted", "either"] = ""
+    """How it is known whose model differs: DDP compared the parameters of all ranks with those of rank 0, which itself
+    never raises, so it is rank 0's if all others raised, or either if there are two ranks; or each rank raised how many
+    it has."""
 
     @property
     def first(self) -> Ending:
@@ -129,9 +130,12 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     # Of a half that exited normally, nothing shows the calls before.
     is_tie = endings[0].in_order and not is_minority(len(ranks), world) and gave_up is not None and last is None
     culprits = () if is_tie else ranks
-    model: Literal["", "rank 0", "tie"] = ""
-    if all(end.detail == "model_differs" for end in endings) and len(ranks) >= max(1, world - 1) and 0 not in ranks:
-        model = "rank 0" if world > 2 else "tie"
+    model: Literal["", "all_but_0", "counted", "either"] = ""
+    counted = count_votes(OF_JOB, 0, parameters(endings), range(world))
+    if counted.has_majority and counted.minority:
+        model, culprits, victims = "counted", counted.minority, counted.sides[0]
+    elif all(end.detail == "model_differs" for end in endings) and len(ranks) >= max(1, world - 1) and 0 not in ranks:
+        model = "all_but_0" if world > 2 else "either"
         culprits, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
     return FirstEndings(kind, tuple(endings), ranks, culprits, victims, last, gave_up, model)
 

@@ -22,8 +22,8 @@ _HEAD_LINES = 20  # Chosen: a launcher's traceback is as long, and what a progra
 def _text(finding: Finding, ended: Ended) -> Text:
     first, more = ended.first, None
     if ended.case.model:
-        row = "all_but_0" if ended.case.model == "rank 0" else "either"
-        more = _TEXTS.phrase(row, names=[end.rank for end in ended.case.endings])
+        names, rest = [end.rank for end in ended.case.endings], ended.case.victims
+        more = _TEXTS.phrase(ended.case.model, names=names, who=ended.case.culprits, rest=rest)
     how = _TEXTS.phrase("how", what=first.summary)
     if first.only_exit_code:
         how = _endings.TEXTS.phrase("no_traceback", what=first.summary)

@@ -122,6 +122,24 @@ def test_whose_model_differs_is_told_by_how_many_raise(
     ]
 
 
+@pytest.mark.parametrize(
+    ("counts", "world", "culprits", "victims"),
+    [((6, 8, 6), 3, (1,), (0, 2)), ((6, 8), 2, (0, 1), ()), ((6, 8, 8), 6, (0, 1, 2), ())],
+)
+def test_the_numbers_of_parameters_that_ranks_raise_are_a_vote(
+    counts: tuple[int, ...], world: int, culprits: tuple[int, ...], victims: tuple[int, ...]
+) -> None:
+    """Without a majority of all ranks, those that raised are named."""
+    errors = []
+    for rank, own in enumerate(counts):
+        peer = next(number for number, count in enumerate(counts) if count != own)
+        text = f"DDP expects same model across all ranks, but Rank {rank} has {own} params, while rank {peer} has inconsistent {counts[peer]} params"
+        errors.append(RankError(rank, "log", rank + 1, "RuntimeError", text))
+    findings = detect(Evidence(Path("nowhere"), Limits(), errors=errors, world_size=world))
+    said = [(finding.ranks, finding.victims) for finding in findings if finding.status == "confirmed"]
+    assert said == [(culprits, victims)]
+
+
 def test_an_exception_that_was_told_before_ended_it_all_the_same(tmp_path: Path) -> None:
     result = 'Traceback (most recent call last):\n  File "/w/train.py", line 33, in {}\n    float(x)\nValueError: abc\n'
     for text in (result.format("main") * 2, result.format("<module>") * 2):

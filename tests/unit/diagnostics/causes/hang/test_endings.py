@@ -114,7 +114,7 @@ def test_a_rank_that_left_in_order_is_told_which_call_it_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "words"), [("rank 0", "the model of rank 0"), ("tie", "which one has the wrong model")]
+    ("model", "words"), [("all_but_0", "the model of rank 0"), ("either", "which one has the wrong model")]
 )
 def test_a_model_that_differs_is_told_apart(model: str, words: str) -> None:
     result = text(replace(RAISED, detail="model_differs"), model=model)
