@@ -95,8 +95,8 @@ def test_who_is_still_in_an_inner_loop_runs_more_rounds(
     for error in errors:  # Its time is that of the latest call.
         (log := tmp_path / error.file).parent.mkdir()
         log.touch()
-    found = detect(Evidence(tmp_path, Limits(), errors=errors))
-    said = {finding.cause: finding.ranks for finding in found if finding.status == "confirmed"}
+    findings = detect(Evidence(tmp_path, Limits(), errors=errors))
+    said = {finding.cause: finding.ranks for finding in findings if finding.status == "confirmed"}
     assert said == {f"hang.{cause}": ranks for cause, ranks in confirmed.items()}
 
 
@@ -111,8 +111,8 @@ def test_receives_at_two_lines_do_not_disagree(tmp_path: Path) -> None:
     for error in errors:
         (log := tmp_path / error.file).parent.mkdir()
         log.touch()
-    found = detect(Evidence(tmp_path, Limits(), errors=errors, facts=[timeout(rank) for rank in range(3)]))
-    assert {finding.cause for finding in found if finding.confidence > 0} == {"hang.p2p_cycle"}
+    findings = detect(Evidence(tmp_path, Limits(), errors=errors, facts=[timeout(rank) for rank in range(3)]))
+    assert {finding.cause for finding in findings if finding.confidence > 0} == {"hang.p2p_cycle"}
     state = symptoms(Evidence(tmp_path, Limits(), errors=errors, facts=[timeout(rank) for rank in range(3)]))
     assert state is not None and len(state.waits) == 2 and state.at_other_calls == ()
 
