@@ -17,9 +17,8 @@ def run(arguments: argparse.Namespace) -> int:
     from diagnostics.evidence.metrics import WARMUP_STEPS
     from diagnostics.report import document as doc
     from dtk.compare.compare import compare
-    from dtk.compare.jsonform import as_json
     from dtk.compare.limits import check_limits, limit_row, parse_limit
-    from dtk.compare.report import document
+    from dtk.compare.report import as_json, document
     from dtk.runs.find import find, matching
 
     if arguments.html and arguments.html != PAGE and arguments.html.is_dir():  # `--html RUN` without a FILE.

@@ -8,7 +8,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.report import lines
 from diagnostics.report.listing import listing, listing_json
 from dtk.console import output
-from dtk.runs.select import SORTS, add_selection, runs_in, selected
+from dtk.runs.find import SORTS, add_selection, runs_in, selected
 
 VALUES = {"sorts": tuple(SORTS)}
 add_more = add_selection

@@ -11,8 +11,7 @@ from importlib import import_module
 
 from dtk import __version__
 from dtk.console.entry import ended
-from dtk.console.help_text import show_help
-from dtk.console.options import Parser, add_command, read_options
+from dtk.console.options import Parser, add_command, read_options, show_help
 from dtk.errors import DtkError
 
 _COMMANDS = (

@@ -13,9 +13,8 @@ from diagnostics.runs.find import Run, read_run
 from dtk.console import output
 from dtk.console.progress import Busy
 from dtk.errors import USER_ERROR, Errors
-from dtk.runs.find import find
+from dtk.runs.find import add_selection, check_selection, find, runs_in, selected, selects
 from dtk.runs.remove import refusal, remove, size_of
-from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
 _errors = Errors(__file__)
 DECLINED = 1  # Exit code if the user declined.

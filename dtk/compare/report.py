@@ -1,13 +1,18 @@
-"""Builds the document of a comparison: the answer, the reasons, the figures, parity and disturbances."""
+"""Builds the document of a comparison (the answer, the reasons, the figures, parity and disturbances), and its JSON,
+`dtk.comparison/1`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report import document as doc
+from diagnostics.report.jsonform import plain
 from diagnostics.report.measures import Breakdown
 from diagnostics.runs.records import as_mapping
 from dtk.compare.formatting import interval_text, number_text, range_text, ratio_text, times_text, value_text
-from dtk.compare.model import Cell as Measured, Comparison, Doubt, Figure, Scaled, Status, Variant
+from dtk.compare.model import SCHEMA, Cell as Measured, Comparison, Doubt, Figure, Scaled, Status, Variant
+from dtk.compare.statistics import METHOD
 
 POINTS_DRAWN = 400  # Chosen: more points look the same and only enlarge the page.
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}
@@ -19,6 +24,7 @@ _STATUSES: dict[Status, doc.Text] = {
 _STROKES = ("solid", "dashed", "dotted", "dash-dotted")
 _PARTS = ("compute only", "compute and communication", "exposed communication", "idle and other", "copies")
 _TIMES = ("wall_ms", "compute_ms", "overlapped_ms", "exposed_ms", "memory_ms")
+_UNKNOWN = {"median": None, "low": None, "high": None, "count": 0}  # The fields of an estimate without values.
 
 
 def document(comparison: Comparison) -> doc.Document:
@@ -223,3 +229,44 @@ def _median(cell: Measured | None, figure: Figure) -> str:
         return "-"
     text = value_text(cell.estimate.median, figure.unit)
     return text.removesuffix(f" {figure.unit}") if figure.title == figure.unit else text
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return it as plain values."""
+    values = {"schema": SCHEMA, "headline": headline(comparison), "intervals": METHOD, "parity": comparison.checks}
+    values |= _fields(comparison, "comparable", "warmup_steps", "verdicts", "scaling", "grid", "notes")
+    values["variants"] = list(map(_variant, comparison.variants))
+    values["figures"] = list(map(_figure, comparison.figures))
+    return cast(dict[str, Any], plain(values))
+
+
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    any_run, runs = variant.any, []
+    for run in variant.runs:
+        shown = {"id": run.name, "compared": run in variant.compared, "reason": run.reason or None}
+        shown |= {"steps": run.windows[-1].last if run.windows else 0}
+        shown |= {"initial_weights_hash": run.parity.get("initial_weights_hash")}
+        shown |= _fields(run, "path", "state", "breakdown", "causes", "disturbances", "damage")
+        runs.append(shown)
+    return {
+        "label": variant.label,
+        "strategy": any_run.get("strategy.name"),
+        "model": any_run.get("model.name"),
+        "world_size": any_run.world_size,
+        "global_batch_size": any_run.batch[0],
+        "sequence_length": any_run.batch[1],
+        "micro_batch_size": any_run.get("train.micro_batch_size"),
+        "collectives": any_run.traffic,
+        "runs": runs,
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    cells = [_fields(cell, "variant", "batch", "ratio") | {"spread_of_steps": cell.spread} for cell in figure.cells]
+    estimates = [_UNKNOWN if cell.estimate is None else plain(cell.estimate) for cell in figure.cells]
+    described = _fields(figure, "key", "title", "unit", "definition", "less_is_better")
+    return described | {"variants": [cell | estimate for cell, estimate in zip(cells, estimates, strict=True)]}

@@ -52,7 +52,7 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
         DtkError: an override or a YAML file is invalid.
     """
     sources = _sources(overrides, config_dir)
-    from dtk.config.hydra_compose import compose_plain
+    from dtk.config.hydra_compose import compose_plain, trace
 
     plain = compose_plain(*sources)
     for key in _PATHS:
@@ -61,8 +61,6 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
     composed = Composed(from_plain(plain), list(overrides))
     if not traced:
         return composed
-    from dtk.config.origins import trace
-
     return replace(composed, origins=trace(*sources, composed.plain))
 
 

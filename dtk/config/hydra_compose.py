@@ -1,4 +1,6 @@
-"""Hydra's compose API, with errors as one line. No other module calls Hydra to compose; independent of the schema."""
+"""Hydra's compose API, with errors as one line, and the file or override that sets each key (`dtk show RUN --why KEY`).
+No other module calls Hydra to compose; independent of the schema.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +10,7 @@ from threading import RLock
 from typing import Any, ClassVar
 
 import hydra
+import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
@@ -21,13 +24,16 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.budget import OverBudgetError, budget
 from diagnostics.evidence.limits import Limits
+from dtk.config.overrides import SWEPT, refuse_hydra
 from dtk.errors import DtkError, refused
 
 _LIMITS = Limits(seconds=20)  # Composing takes 0.3 s; defaults lists and references may stand for any number of values.
 _LOCK = RLock()  # Hydra's state is global, so one thread composes at a time.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UserFolders(SearchPathPlugin):
@@ -163,3 +169,63 @@ def _translate(error: BaseException) -> DtkError:
         if not any(noise in line for noise in ("append", "full_key", "object_type")):
             lines.append(line)
     return DtkError("the configuration cannot be composed", " ".join(" ".join(lines).split()))
+
+
+def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: dict[str, Any]) -> Origins:
+    """Trace the origins of all keys.
+
+    Folders are in search order; the last one is dtk's.
+
+    Raises:
+        DtkError: Hydra cannot list the files, or one has a Hydra setting that dtk does not support.
+    """
+    sources = merged(arguments, folders, main)
+    origins = Origins(values=flat(plain))
+    for part in sources.files:
+        path = _file(part.config, folders)
+        if path is None:
+            continue
+        path_text = _shown(path, folders)
+        if part.group:
+            kind: Kind = "typed" if part.group in sources.typed_choices else "file"
+            by = sources.typed_choices.get(part.group, part.chosen_in)
+            if kind == "file" and (chooser := _file(part.chosen_in, folders)) is not None:
+                by = _shown(chooser, folders)
+            origins.choices[part.group] = Choice(path.stem, path_text, kind, by)
+        with refused(f"cannot read {path}", "", ValueError):
+            root = yaml.compose(safe_yaml.text_of(path), Loader=_LOADER)
+        for key, line, written in _leaves(root, ""):
+            if key.split(".")[0] == "defaults":
+                continue
+            name = f"{part.package}.{key}" if part.package else key
+            if not name.startswith(SWEPT):
+                refuse_hydra(name, f" in {path_text}:{line}")
+            origins.keys.setdefault(name, []).append(Setting("file", f"{path_text}:{line}", written))
+    for override in sources.values:
+        add_typed(origins, override.key_or_group, (override.input_line or "").removeprefix("++"), override.is_delete())
+    return origins
+
+
+def _file(config: str, folders: Sequence[Path]) -> Path | None:
+    """Return the file that Hydra read for a name such as `strategy/ddp`."""
+    return next((path for folder in folders if (path := folder / f"{config}.yaml").is_file()), None)
+
+
+def _shown(path: Path, folders: Sequence[Path]) -> str:
+    """Return `conf/strategy/ddp.yaml` for dtk's files, and the whole path for the user's."""
+    own = folders[-1]
+    return f"conf/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
+
+
+def _leaves(node: Any, prefix: str) -> list[tuple[str, int, str]]:
+    if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
+        return [leaf for key, value in node.value for leaf in _leaves(value, f"{prefix}.{key.value}".lstrip("."))]
+    return [] if node is None else [(prefix, node.start_mark.line + 1, _written(node)[:LONGEST])]
+
+
+def _written(node: Any) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return f"[{', '.join(_written(item) for item in node.value)}]"
+    return "{" + ", ".join(f"{_written(key)}: {_written(value)}" for key, value in node.value) + "}"

@@ -1,21 +1,29 @@
-"""`_target_`: imports a name and calls it if an allow list permits it, as a configuration may be untrusted."""
+"""`_target_`: imports a name and calls it if an allow list permits it, as a configuration may be untrusted. The parent
+only locates the name, without importing it, and reports an error before the ranks start.
+"""
 
 import importlib
 import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from diagnostics.contract.suggest import did_you_mean
-from dtk.config.locate import cannot_import, locate
 from dtk.config.schema import Config
-from dtk.errors import Errors
+from dtk.errors import DtkError, Errors
 
 _errors = Errors(__file__)
 ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "dtk.train.builtin.*", "torch.nn.*", "torch.optim.*")
 """Prefixes that need no `allow_targets`; below them only classes of the expected kind are accepted."""
+_WORD = re.compile(r"import \*|[^\W\d]\w*")
+_DYNAMIC = {
+    "globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules", "import *",
+}  # fmt: skip
+"""Words in a module's source that may define names which do not occur in it."""
 
 
 def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
@@ -127,3 +135,56 @@ def _check_arguments(target: str, function: Callable[..., Any], arguments: dict[
             raise _errors("argument", target=target, name=name, near=near)
     lacking = [p.name for p in named if p.default is p.empty and p.name not in arguments]
     _errors.refuse({"lacking": lacking}, target=target, lacking=lacking)
+
+
+def locate(target: str) -> str:
+    """Return the name of the module that contains the target, as far as known without executing code; DtkError if the
+    module does not exist, or its source does not contain the name.
+    """
+    parts = target.split(".")
+    # Ranks search the working directory first; the parent's console script does not.
+    spec = _spec(parts[0], [str(Path.cwd()), *sys.path])
+    if spec is None:
+        raise cannot_import(target, f"No module named {parts[0]!r}")
+    used = 1
+    while used < len(parts) - 1 and spec.submodule_search_locations is not None:
+        below = _spec(".".join(parts[: used + 1]), spec.submodule_search_locations)
+        if below is None:
+            break
+        spec, used = below, used + 1
+    module = ".".join(parts[:used])
+    words = _words(spec)
+    if words is not None and parts[used] not in words:
+        raise DtkError(f'_target_={target}: "{parts[used]}" is not in {module}', fix=did_you_mean(parts[used], words))
+    return module
+
+
+def cannot_import(target: str, why: str) -> DtkError:
+    """Return the error for a module that does not exist or fails to import."""
+    return DtkError(f"_target_={target} cannot be imported", why, "run from the folder of your package, or install it")
+
+
+def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except KeyError:  # A namespace package: its finder requires the parent, which is not imported.
+            spec = ModuleSpec(name, None, is_package=True)
+            below = (Path(folder) / name.rpartition(".")[2] for folder in path)
+            spec.submodule_search_locations = [str(folder) for folder in below if folder.is_dir()]
+        except (ImportError, AttributeError, ValueError):
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def _words(spec: ModuleSpec) -> set[str] | None:
+    """Return the words of a module's source; None if it cannot be read or may define further names."""
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    try:
+        words = set(_WORD.findall(Path(spec.origin).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+    return None if words & _DYNAMIC else words

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from dtk.console.help_text import wrapped
+from dtk.console.options import wrapped
 from dtk.console.script_text import as_yaml, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.nccl.presets import Preset

@@ -12,7 +12,7 @@ from dtk.errors import DtkError
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
 from dtk.plan.formulas.holding import TRAININGS
-from dtk.plan.formulas.notes import notes
+from dtk.plan.formulas.prediction import notes
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.model import Check, PlanReport
 from dtk.plan.search import search

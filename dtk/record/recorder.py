@@ -21,8 +21,7 @@ from dtk.record import collectives, flight, memory, wrappers
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
-from dtk.record.observers import Nvtx, ProfilerMarks, Spans
-from dtk.record.profiler import ProfilerWindow
+from dtk.record.observers import Nvtx, ProfilerMarks, ProfilerWindow, Spans
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig
 from dtk.record.watch import Watch

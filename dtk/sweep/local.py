@@ -18,12 +18,12 @@ from dtk.console.output import print_line
 from dtk.errors import DtkError, Errors
 from dtk.launch.stopping import ask_ranks
 from dtk.sweep import file as sweep_file
+from dtk.sweep.file import spelled
 from dtk.sweep.folder import Sweep, Trial, create, find
 from dtk.sweep.points import NO_RESUME, Point, freeze
 from dtk.sweep.runner import Runner
 from dtk.sweep.search import Search
 from dtk.sweep.summary import look, tried
-from dtk.sweep.values import spelled
 
 _errors = Errors(__file__)
 LOOK_S = 0.5  # Interval of reading a run's metrics.

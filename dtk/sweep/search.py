@@ -13,8 +13,7 @@ from typing import Any
 from dtk.config.overrides import LARGEST_SWEEP
 from dtk.errors import DtkError
 from dtk.extras import install
-from dtk.sweep.file import SweepFile, values
-from dtk.sweep.values import plain
+from dtk.sweep.file import SweepFile, plain, values
 
 _NO_NUMPY_1 = (3, 13)  # The package asks for numpy below 2, and from this Python on there is none.
 

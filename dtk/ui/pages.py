@@ -29,7 +29,7 @@ from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.model import PlanReport
 from dtk.plan.report import document as plan_document
 from dtk.record.metrics import BOOKKEEPING
-from dtk.runs.select import SORTS
+from dtk.runs.find import SORTS
 from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, step_parts, sweeps, tags
 
 PAGE_ROWS = 200  # Runs per page: a browser lays out this many rows without delay.

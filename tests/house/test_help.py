@@ -10,7 +10,7 @@ import pytest
 from dtk.commands.main import make_parser
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import help_text
-from dtk.console.help_text import HelpFormatter, fold
+from dtk.console.options import HelpFormatter, fold
 from dtk.run import main as run
 
 

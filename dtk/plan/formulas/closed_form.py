@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dtk.config.schema import Config
-from dtk.plan.formulas.notes import notes
-from dtk.plan.formulas.prediction import Link, Memory, Prediction, Traffic
+from dtk.plan.formulas.prediction import Link, Memory, Prediction, Traffic, notes
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.stages import rank_memory, stage_declarations, states_mesh
 

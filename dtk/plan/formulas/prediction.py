@@ -1,8 +1,11 @@
 """The prediction for one job: the contract between engines, reports and `plan.json`. Computes nothing."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import filled
 from dtk.sharding.declared import Collective
 
 if TYPE_CHECKING:
@@ -168,3 +171,9 @@ class Prediction:
     def as_json(self) -> dict[str, Any]:
         """Return plain values, including the figures that are properties here."""
         return {"schema": SCHEMA, **asdict(self), "peak_bytes": self.memory.peak_bytes, "fits": self.fits}
+
+
+def notes(module: str, rules: Mapping[str, object], **figures: Any) -> tuple[str, ...]:
+    """Return the rows of `notes` in the YAML file next to a module whose rules hold, filled with figures."""
+    rows = table_beside(module)["notes"]
+    return tuple(filled(rows[row], figures) for row, holds in rules.items() if holds)

@@ -11,8 +11,7 @@ from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import Errors
 from dtk.models.build import build_on_meta
 from dtk.plan.formulas.closed_form import lines
-from dtk.plan.formulas.notes import notes
-from dtk.plan.formulas.prediction import Category, Memory, Prediction
+from dtk.plan.formulas.prediction import Category, Memory, Prediction, notes
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
 from dtk.sharding.registry import for_several_ranks
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from dtk.compare import jsonform
 from dtk.compare.compare import compare
-from dtk.compare.report import headline
+from dtk.compare.report import as_json, headline
 from tests.unit.compare.folders import as_page, losses, make_run
 
 
@@ -15,7 +14,7 @@ def test_one_run_with_figures_is_the_same_as_nothing(tmp_path: Path) -> None:
         comparison = compare([make_run(runs, "a"), failed])
         assert {check.status for check in comparison.checks} == {"unknown"}
         assert not comparison.comparable
-        assert jsonform.as_json(comparison)["comparable"] is False
+        assert as_json(comparison)["comparable"] is False
         assert "NOT COMPARABLE" in as_page(comparison)
         assert headline(comparison) == "only ddp has figures: there is nothing to compare it with"
         assert not any("not checked" in note for note in comparison.notes)
@@ -26,7 +25,7 @@ def test_repeats_of_one_variant_are_told_as_that(tmp_path: Path) -> None:
     comparison = compare(runs)
     assert comparison.comparable
     assert headline(comparison).startswith("one variant, 2 repeats of ddp")
-    assert jsonform.as_json(comparison)["comparable"] is True
+    assert as_json(comparison)["comparable"] is True
     speed = next(figure for figure in comparison.figures if figure.key == "step_time_s")
     assert [cell.estimate and cell.estimate.count for cell in speed.cells] == [2]
     other = make_run(tmp_path, "c", parity={"initial_weights_hash": "7"})

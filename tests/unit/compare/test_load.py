@@ -11,8 +11,8 @@ import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.report.jsonform import text as json_text
-from dtk.compare import jsonform
 from dtk.compare.compare import compare
+from dtk.compare.report import as_json
 from tests.unit.compare.folders import FSDP, as_markdown, as_page, in_pipe, make_run
 
 HOSTILE = "</td><script>alert(1)</script>\x1b[2J[x](http://evil)|"
@@ -85,7 +85,7 @@ def test_torn_and_senseless_lines_of_metrics_cost_only_themselves(tmp_path: Path
         file.write(line)
     comparison = compare(runs)
     assert [len(variant.compared) for variant in comparison.variants] == [1, 1]
-    json_text(jsonform.as_json(comparison))
+    json_text(as_json(comparison))
 
 
 BYTES = bytes(range(128, 256)) * 40
@@ -210,7 +210,7 @@ def test_senseless_values_anywhere_raise_nothing(tmp_path: Path) -> None:
     (runs[1] / "traces" / "rank_00000.json.gz").write_bytes(b"\x1f\x8bnonsense")
     comparison = compare(runs)
     assert not comparison.fair
-    for form in (jsonform.as_json, as_markdown, as_page):
+    for form in (as_json, as_markdown, as_page):
         assert form(comparison)
 
 
@@ -229,4 +229,4 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert re.search(r"(?<!\\)[<|\[]script|(?<!\\)\[x", text) is None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert all(len(re.findall(r"(?<!\\)\|", line)) in (4, 6, 8) for line in rows), rows
-    json.loads(json_text(jsonform.as_json(comparison)))
+    json.loads(json_text(as_json(comparison)))

@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import ClassificationData
 from dtk.data.build import build_dataset
-from dtk.data.classification import split_by_class
-from dtk.data.labelled import EMBEDDED_CLASSES
+from dtk.data.classification import EMBEDDED_CLASSES, split_by_class
 from dtk.errors import DtkError
 
 

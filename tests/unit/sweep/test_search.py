@@ -8,9 +8,8 @@ import pytest
 
 from dtk.config.folders import SWEEPS, conf_folder
 from dtk.sweep import local
-from dtk.sweep.file import read
+from dtk.sweep.file import read, spelled
 from dtk.sweep.search import Tried, listed_points, load
-from dtk.sweep.values import spelled
 from tests.unit.sweep.files import BAYES, GRID, RANDOM, write
 
 pytestmark = pytest.mark.skipif(find_spec("sweeps") is None, reason="the extra sweeps is not installed")

@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from diagnostics.analysis.memory import categories
 from diagnostics.evidence.memory.levels import TEMPORARIES
-from dtk.plan.formulas.prediction import SCHEMA, Category, Memory
+from dtk.plan.formulas.prediction import SCHEMA, Category, Memory, notes
 from tests.unit.plan.samples import GIB, on_device, plan
 
 
@@ -55,3 +56,9 @@ def test_plain_values_have_the_figures_that_are_properties() -> None:
 def test_the_categories_of_a_plan_are_those_of_a_diagnosis() -> None:
     """Otherwise a diagnosis would call a peak that fits its plan a difference."""
     assert {*get_args(Category)} - {"allocator slack"} <= {*categories.KIND_OF, TEMPORARIES}
+
+
+def test_notes_are_the_rows_that_hold(tmp_path: Path) -> None:
+    (tmp_path / "engine.yaml").write_text('notes: {one: "{count:#block}", two: never, three: "under {name}"}')
+    rules = {"three": True, "two": 0, "one": [1]}
+    assert notes(str(tmp_path / "engine.py"), rules, count=2, name="fsdp") == ("under fsdp", "2 blocks")

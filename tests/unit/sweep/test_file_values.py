@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dtk.config.overrides import parse
 from dtk.errors import DtkError
-from dtk.sweep.values import plain, spelled
+from dtk.sweep.file import plain, spelled
 
 
 def test_values_are_spelled_as_the_agent_does():

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dtk.data.corpus import text_corpus
-from dtk.data.labelled import (
+from dtk.data.classification import (
     EMBEDDED_CLASSES,
     check_table,
     package_corpora,
     package_windows,
     table_rows,
 )
+from dtk.data.corpus import text_corpus
 from dtk.data.tokenizer import ByteTokenizer
 from dtk.errors import DtkError
 

@@ -7,7 +7,7 @@ import pytest
 from diagnostics.runs.find import FAILED, STATES, Run
 from dtk.console.options import Parser
 from dtk.errors import DtkError
-from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
+from dtk.runs.find import add_selection, check_selection, runs_in, selected, selects
 
 
 def given(*argv: str):

@@ -3,7 +3,7 @@
 import os
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.launch.elastic import LoopbackRendezvous, RankLogs, rank_environment
+from dtk.launch.local import LoopbackRendezvous, RankLogs, rank_environment
 
 
 def test_the_rendezvous_is_a_store_of_this_process_for_one_node():

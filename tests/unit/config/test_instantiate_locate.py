@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.config.instantiate import check_target
-from dtk.config.locate import locate
+from dtk.config.instantiate import check_target, locate
 from dtk.errors import DtkError
 
 SOURCE = """

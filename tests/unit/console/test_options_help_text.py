@@ -5,7 +5,7 @@ import argparse
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dtk.console.help_text import HelpFormatter, fold, read_text, show_help
+from dtk.console.options import HelpFormatter, fold, read_text, show_help
 
 WORDS = st.lists(st.text("abcdefghij", min_size=1, max_size=9), min_size=1, max_size=40).map(" ".join)
 

@@ -5,8 +5,7 @@ import torch
 
 from dtk.parallel.regions import observe, region
 from dtk.record.guard import flush_reports
-from dtk.record.observers import ProfilerMarks
-from dtk.record.profiler import ProfilerWindow
+from dtk.record.observers import ProfilerMarks, ProfilerWindow
 
 
 def train(window, steps, first=0):

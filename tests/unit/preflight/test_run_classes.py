@@ -5,8 +5,8 @@ import pytest
 from diagnostics.contract.findings import Group
 from diagnostics.contract.mesh import Mesh
 from dtk.preflight.calls import End, Record
-from dtk.preflight.classes import replaceable, representatives, spread
 from dtk.preflight.match import match
+from dtk.preflight.run import replaceable, representatives, spread
 from tests.unit.preflight.programs import blocking, entry, record
 
 
