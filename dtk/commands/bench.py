@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
-from dtk.console import output, report as report_forms
+from dtk.console import output
 from dtk.console.options import Parser, add_command, read_options, taken
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
@@ -93,7 +93,7 @@ def _measure(arguments: argparse.Namespace, leader: "Leader | None" = None) -> i
     if not report.results:
         arguments.html = None
     if report.results or arguments.json:
-        report_forms.hand_over(arguments, report, as_json, document, page=True)
+        output.hand_over(arguments, report, as_json, document, page=True)
     if report.failure:
         print(f"dtk: {report.failure}", file=sys.stderr)
         return INTERRUPTED if report.failure == STOPPED else FAILED

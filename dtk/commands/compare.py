@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dtk.console import output, report as report_forms
+from dtk.console import output
 from dtk.console.progress import AFTER_S, Progress
 
 COMPARABLE, NOT_COMPARABLE = 0, 1  # Exit codes.
@@ -41,10 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
             folders, warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.show
         )
     limits = check_limits(comparison, folders[:first], arguments.fail_if) if arguments.fail_if else []
-    report_forms.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
+    output.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
     if limits and not arguments.json:
         rows = doc.Table(("", ""), tuple(map(limit_row, limits)), names=2)
-        output.put("\n" + report_forms.rendered(doc.Document("", "", (rows,))))
+        output.put("\n" + output.rendered(doc.Document("", "", (rows,))))
     if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
     return COMPARABLE if comparison.comparable and not any(limit["failed"] for limit in limits) else NOT_COMPARABLE

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from dtk.console import output, report as report_forms
+from dtk.console import output
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             output.put(jsonform.text([dict(zip(header, row, strict=True)) for row in rows]))
         else:
-            output.put(report_forms.rendered(doc.Document("", "", (doc.table([header, *rows]),))))
+            output.put(output.rendered(doc.Document("", "", (doc.table([header, *rows]),))))
         return 0
     if not arguments.runs_folder.strip():
         raise DtkError("--runs-folder names no folder", fix="dtk doctor --runs-folder runs")
@@ -88,4 +88,4 @@ def _examine(arguments: argparse.Namespace, checks: "Sequence[Check]", between: 
 def _print(report: "Report", arguments: argparse.Namespace) -> None:
     from dtk.doctor.report import as_json, document
 
-    report_forms.hand_over(arguments, report, as_json, document, verbose=arguments.verbose)
+    output.hand_over(arguments, report, as_json, document, verbose=arguments.verbose)

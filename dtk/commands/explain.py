@@ -11,8 +11,7 @@ from diagnostics.contract.suggest import did_you_mean
 from diagnostics.report import document as doc
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
-from dtk.console.output import put
-from dtk.console.report import rendered
+from dtk.console.output import put, rendered
 from dtk.errors import DtkError
 
 Rows = list[tuple[str, str]]  # Label and text; the first label is the name itself.

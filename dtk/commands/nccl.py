@@ -104,8 +104,8 @@ def _recommend(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from dtk.nccl.export import export
     from dtk.nccl.presets import find_preset
+    from dtk.nccl.text import export
 
     preset = find_preset(arguments.preset, arguments.config_dir)
     values: dict[str, str] = {}

@@ -5,7 +5,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from dtk.console import output, report as report_forms
+from dtk.console import output
 from dtk.console.options import taken
 from dtk.errors import DtkError
 from dtk.extras import require_training
@@ -29,12 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
         from dtk.bench import calibrate
 
         hardware = calibrate.calibrate(show=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
-        report_forms.hand_over(arguments, hardware, calibrate.as_json, calibrate.document)
+        output.hand_over(arguments, hardware, calibrate.as_json, calibrate.document)
         return FITS
     output.check_page(arguments.html, PAGE)
     from dtk.plan.model import as_json
     from dtk.plan.report import document
 
     report = make(request)
-    report_forms.hand_over(arguments, report, as_json, document, page=True)
+    output.hand_over(arguments, report, as_json, document, page=True)
     return TOO_LARGE if report.plan.fits is False else FITS

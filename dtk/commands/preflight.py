@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from dtk.console import options, output, report as report_forms
+from dtk.console import options, output
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import Errors
 from dtk.extras import require_training
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = options.taken(Request, arguments, script_arguments=tuple(arguments.wrapped), limit_s=limit_s)
     with Progress(after_s=AFTER_S) as progress:
         prediction = preflight(request, progress.show)
-    report_forms.hand_over(arguments, prediction, as_json, document, brief=not arguments.verbose, page=True)
+    output.hand_over(arguments, prediction, as_json, document, brief=not arguments.verbose, page=True)
     return ENDS if prediction.verdict.ends else WOULD_HANG
 
 

@@ -9,7 +9,7 @@ from diagnostics.report.run_details import document
 from diagnostics.runs.find import read_details
 from dtk.config.trust import owner
 from dtk.console import output
-from dtk.console.report import hand_over
+from dtk.console.output import hand_over
 from dtk.runs.find import find_readable
 from dtk.runs.why import why
 

@@ -3,7 +3,7 @@
 import argparse
 from functools import partial
 
-from dtk.console import report as report_forms
+from dtk.console import output
 from dtk.console.options import Parser, add_command, read_options, taken
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, DtkError
@@ -38,7 +38,7 @@ def run_topic(topic: str, arguments: argparse.Namespace) -> int:
     progress = Progress()
     with ended_by_sigterm():
         report = make(request, progress.line)
-        report_forms.hand_over(arguments, report, as_json, document)
+        output.hand_over(arguments, report, as_json, document)
     if report.interrupted:
         return INTERRUPTED
     return DONE if report.measured else FAILED

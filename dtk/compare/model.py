@@ -12,6 +12,7 @@ from diagnostics.report.measures import Breakdown
 from dtk.compare.statistics import Estimate
 
 SCHEMA = "dtk.comparison/1"
+MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})  # States of runs whose figures are those of half a run.
 
 

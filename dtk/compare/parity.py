@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.formatting import joined
 from diagnostics.runs.records import as_mapping
-from dtk.compare.metrics import MASK
-from dtk.compare.model import Check, RunRecord, Variant
+from dtk.compare.model import MASK, Check, RunRecord, Variant
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 """Maximum relative difference of two losses, by the dtype of the matrix products."""

@@ -10,7 +10,7 @@ from dtk.config.folders import MAIN, groups, search_path, source_tree as source_
 from dtk.config.overrides import expand_sweep, normalise, parse
 from dtk.config.schema import Config
 from dtk.config.strict import MISSING, from_plain, to_plain
-from dtk.console.report import rendered
+from dtk.console.output import rendered
 from dtk.errors import DtkError
 
 _PATHS = (

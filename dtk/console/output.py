@@ -1,16 +1,25 @@
-"""Writes the result of a command to standard output or a file. Imports no slow modules."""
+"""Writes the result of a command to standard output or a file, a report as text, Markdown, JSON or HTML page. Imports
+no slow modules; renderers when needed.
+"""
 
+import argparse
 import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics.contract.formatting import clean
 from dtk.errors import DtkError, refused
 
+if TYPE_CHECKING:
+    from diagnostics.report.document import Document
+
 _UNSEEN = re.compile(r"(?!\t|\n|\x1b\[[\d;]*m)[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Sequences that a terminal interprets, other than colors: control characters, and those that change text direction."""
+Report = TypeVar("Report")
 
 
 def columns() -> int | None:
@@ -69,3 +78,46 @@ def write(path: Path, text: str) -> None:
 
     with refused(f"cannot write {path}", "choose another file"):
         replace(path, text)
+
+
+def rendered(document: "Document", color: str = "auto") -> str:
+    """Return a document as text for standard output; `color` as in `colours`."""
+    from diagnostics.report import terminal
+
+    return terminal.render(document, columns=columns(), colour=colours(color))
+
+
+def hand_over(
+    arguments: argparse.Namespace,
+    report: Report,
+    as_json: Callable[[Report], dict[str, Any]],
+    document: "Callable[..., Document]",
+    **named: Any,
+) -> None:
+    """Write the page of `--html`, then put the report on standard output.
+
+    `page=True` among the options of the terminal document is replaced by the path of the page, if written.
+
+    Raises:
+        DtkError: writing failed; an error of the page is raised after the text is written.
+    """
+    from diagnostics.report import html, jsonform, markdown
+
+    page: Path | None = getattr(arguments, "html", None)
+    problem: DtkError | None = None
+    try:
+        if page is not None:
+            write(page, html.render(document(report)))
+    except DtkError as error:  # Raised after the text on standard output, which is not lost.
+        problem = error
+    if arguments.json:
+        text = jsonform.text(as_json(report))
+    elif getattr(arguments, "markdown", False):
+        text = markdown.render(document(report))
+    else:
+        if named.pop("page", False):
+            named["page"] = "" if page is None or problem is not None else str(page)
+        text = rendered(document(report, **named), getattr(arguments, "color", "auto"))
+    put(text)
+    if problem is not None:
+        raise problem

@@ -14,8 +14,7 @@ import torch.autograd.profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
 from dtk.parallel.regions import Region
-from dtk.record.guard import guarded, report
-from dtk.record.jsonl import JsonLines
+from dtk.record.guard import JsonLines, guarded, report
 from dtk.record.memory import held_bytes
 
 MAX_NAMES = 4096  # Chosen: region names whose NVTX attributes are cached; those of communication regions include sizes.

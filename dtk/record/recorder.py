@@ -18,9 +18,8 @@ from diagnostics.evidence.endings import is_out_of_memory
 from dtk.config.schema import Config, RecordConfig, TrainConfig, WatchConfig
 from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, wrappers
-from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
+from dtk.record.guard import JsonLines, Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.jsonl import JsonLines
 from dtk.record.observers import Nvtx, ProfilerMarks, ProfilerWindow, Spans
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig

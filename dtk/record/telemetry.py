@@ -17,8 +17,7 @@ import torch
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from diagnostics.contract.files import kernel_text
 from dtk.record.activity import scheduled_s
-from dtk.record.guard import STOP_S, guarded
-from dtk.record.jsonl import JsonLines
+from dtk.record.guard import STOP_S, JsonLines, guarded
 from dtk.record.nvml import Device, find_device, open_nvml
 
 ROOT = Path("/sys/fs/cgroup")

@@ -12,7 +12,7 @@ from diagnostics.contract.origins import Choice, Origins, Setting
 from diagnostics.contract.suggest import did_you_mean
 from diagnostics.report import document as doc
 from diagnostics.runs.records import read_origins, reason
-from dtk.console.report import rendered
+from dtk.console.output import rendered
 from dtk.errors import DtkError
 
 _LONGEST = 60  # Maximum characters of a value in a table.

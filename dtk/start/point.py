@@ -75,7 +75,7 @@ def preflight_point(composed: Composed, placement: Placement) -> str:
     """Return, with preflight=on, the report on a job that would hang; empty if it may be launched."""
     if composed.config.preflight == "off":
         return ""
-    from dtk.console.report import rendered
+    from dtk.console.output import rendered
     from dtk.preflight.report import answer, document
     from dtk.preflight.run import Request, preflight
 

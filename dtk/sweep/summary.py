@@ -10,8 +10,7 @@ from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
 from diagnostics.runs.records import as_mapping, mapping, objects
-from dtk.console.output import print_line, put
-from dtk.console.report import rendered
+from dtk.console.output import print_line, put, rendered
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import DONE, STOPPED_EARLY

@@ -18,7 +18,7 @@ import json, sys, time
 from pathlib import Path
 from diagnostics.contract.artifacts import RunPaths
 from dtk.record.guard import Writer
-from dtk.record.jsonl import JsonLines
+from dtk.record.guard import JsonLines
 from dtk.record.manifest import hardware
 from dtk.record.telemetry import Telemetry
 writer = Writer("w")

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits
-from dtk.compare.metrics import Metrics, read
+from dtk.compare.load import Metrics, read_metrics
 
 ATTEMPTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8)), min_size=1, max_size=4)
 """(steps finished when the attempt began, records that it wrote)."""
@@ -19,7 +19,7 @@ def parsed(text: str, *, grows: bool = False) -> Metrics:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metrics.jsonl"
         path.write_text(text)
-        return read(path, Limits(), grows=grows)
+        return read_metrics(path, Limits(), grows=grows)
 
 
 def records(attempts: list[tuple[int, int]], every: int) -> list[dict[str, float]]:

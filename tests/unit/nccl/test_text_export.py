@@ -11,9 +11,9 @@ import yaml
 
 from dtk.commands.nccl import FORMS
 from dtk.errors import DtkError
-from dtk.nccl.export import export
 from dtk.nccl.presets import read_presets
 from dtk.nccl.render import render
+from dtk.nccl.text import export
 
 PRESETS = {
     name: dataclasses.replace(

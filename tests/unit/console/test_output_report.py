@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnostics.report.document import Document, Paragraph
-from dtk.console.report import hand_over
+from dtk.console.output import hand_over
 from dtk.errors import DtkError
 
 

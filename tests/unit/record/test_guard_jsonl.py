@@ -2,15 +2,14 @@ import json
 
 import pytest
 
-from dtk.record.guard import Writer
-from dtk.record.jsonl import JsonLines
+from dtk.record.guard import JsonLines, Writer
 from tests.patience import stretched
 
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from dtk.record.guard import Writer
-from dtk.record.jsonl import JsonLines
+from dtk.record.guard import JsonLines
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 lines = JsonLines(Path(sys.argv[1]), Writer("w"))
 writer = lines._writer
