@@ -4,9 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from diagnostics.contract.formatting import counted, first_of
-from dtk.doctor.children import ChildOutput, run_children
 from dtk.doctor.model import Finding, Remedy, Result, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.scope import ChildOutput, Scope, run_children
 from dtk.launch.children import local_ranks
 
 RANKS = 2  # Smallest number of ranks that communicates, used without GPUs.

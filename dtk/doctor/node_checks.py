@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from diagnostics.contract.formatting import first_of
-from dtk.doctor.examine import Completed
 from dtk.doctor.model import Result, finding, judged, not_applicable
-from dtk.doctor.registry import BETWEEN
+from dtk.doctor.registry import BETWEEN, Completed
 from dtk.doctor.report import Node
 
 ROUNDS = 8  # Chosen: the fastest of eight round trips gives the tightest bound on the clock offset.

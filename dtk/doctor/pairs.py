@@ -7,10 +7,9 @@ from itertools import combinations
 
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import first_of
-from dtk.doctor.children import ChildOutput, run_child
 from dtk.doctor.gpus import NO_GPU, find
 from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.scope import ChildOutput, Scope, run_child
 
 READ, WRITE, NVLINK = 0, 1, 2  # Kinds of nvmlDeviceGetP2PStatus.
 OK = 0  # NVML_P2P_STATUS_OK, nvml.h.

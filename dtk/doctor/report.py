@@ -7,8 +7,8 @@ from typing import Any
 
 from diagnostics.contract.formatting import counted
 from diagnostics.report import document as doc
-from dtk.doctor.examine import Completed
 from dtk.doctor.model import Status, worst
+from dtk.doctor.registry import Completed
 
 SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1  # Exit codes.

@@ -4,7 +4,7 @@ blamed. Positions are found here, by hashes that ranks exchange while they run (
 ranks differ and how is decided by `divergence.find`, as for a finished job.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
@@ -13,12 +13,11 @@ from typing import TypeVar
 from diagnostics.analysis.divergence.find import between
 from diagnostics.analysis.vote import count_votes, is_majority
 from diagnostics.contract.artifacts import RunPaths, Verdict
+from diagnostics.contract.formatting import file_name, ranks_spoken
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile, call_of
 from diagnostics.evidence.ring.format import RingDump, RingRecord, format_ranks, parse_ranks
-from dtk.record import verdict_text as text
-from dtk.record.verdict_text import Place
 
 _SHOWN = 4  # Chosen: groups of ranks that a sentence names; with more it is not read to its end.
 LOOKED_BACK = 32  # Chosen: calls before a difference in which ranks may have diverged without one.
@@ -27,6 +26,25 @@ LOOKED_AHEAD = 8  # Chosen: calls after it, which show what was omitted or added
 K = TypeVar("K", int, tuple[int, str])  # A position, alone or with the group.
 History = tuple[int, tuple[int, ...]]
 """Number of calls of one rank on one group, and the rolling hash after each of the last ones."""
+_DEPARTURES = (("failed", "failed"), ("end", "exited normally"))  # How a rank left -> wording, in order of the text.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The current place of one rank."""
+
+    rank: int
+    call: str
+    """`all_reduce [1024] float32 SUM`; empty if the rank is outside any call."""
+    site: str
+    """`train.py:12 in step`"""
+    group: str = ""
+    step: int | None = None
+    region: str | None = None
+    group_name: str = ""
+    """The group's name for users."""
+    members: str = ""
+    """Global ranks of the group, as formatted by `diagnostics.evidence.ring.format.format_ranks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +81,7 @@ def _first_differing(issued: Iterable[tuple[K, int]]) -> K | None:
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
     """Return the place of a rank inside a call."""
     call, members = call_of(record), format_ranks(record.group.ranks)
-    key, site, region = call.key.label, text.site_of(call), record.region or None
+    key, site, region = call.key.label, site_of(call), record.region or None
     return Place(rank, call.text, site, record.group.key, step, region, key, members)
 
 
@@ -83,7 +101,7 @@ def called_at(ring: RingDump, group: str, position: int) -> Called | None:
 def desync(called: list[Called], position: int, attempt: int, time_s: float) -> Verdict:
     """Return the verdict on a proven difference, from each rank's call there as far as it is still known."""
     if not called:
-        reason = text.desync("", position, position, [])
+        reason = desync_text("", position, position, [])
         return Verdict("desync", reason, [], [], "", position, attempt=attempt, time_s=time_s)
     histories = {side.rank: {call.seq: call for call in side.calls} for side in called}
     issued = {side.rank: side.signature for side in called}
@@ -93,7 +111,7 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     first_position = first_difference.position if first_difference is not None else position
     first = histories[culprits[0] if culprits else called[0].rank].get(first_position, called[0].calls[-1])
     firsts = [(ranks, histories[ranks[0]].get(first_position)) for ranks in vote.sides[:_SHOWN]]
-    reason = text.desync(first.key.label, first_position, position, [(ranks, call) for ranks, call in firsts if call])
+    reason = desync_text(first.key.label, first_position, position, [(ranks, call) for ranks, call in firsts if call])
     victims = [rank for rank in vote.present if rank not in culprits] if culprits else []
     at = (called[0].group, first_position, first.step, first.region or None)
     return Verdict("desync", reason, culprits, victims, *at, attempt, time_s)
@@ -115,7 +133,7 @@ def stall(
     few_outside = bool(inside) and not is_majority(len(outside) + len(silent), len(places) + len(silent))
     culprits = sorted([*silent, *departed, *(place.rank for place in outside if few_outside)])
     first = next((p for p in places if p.rank in culprits), places[0] if places else None)
-    reason = text.stall(stood_s, silent, departed, [*_alike(outside)[:_SHOWN], *_alike(inside)[:_SHOWN]])
+    reason = stall_text(stood_s, silent, departed, [*_alike(outside)[:_SHOWN], *_alike(inside)[:_SHOWN]])
     victims = sorted(place.rank for place in inside) if culprits else []
     step, region = (first.step, first.region) if first else (None, None)
     return Verdict("stall", reason, culprits, victims, "", None, step, region, attempt, time_s)
@@ -152,3 +170,48 @@ def _alike(places: list[Place]) -> list[list[Place]]:
     for place in sorted(places, key=lambda p: p.rank):
         sets.setdefault((place.group, place.call, place.site), []).append(place)
     return sorted(sets.values(), key=lambda side: (-len(side), side[0].rank))
+
+
+def desync_text(group: str, first_position: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
+    """Describe the calls that differ between ranks.
+
+    Ranks diverged at `first_position`, which may be before `position`, where their calls differ; `sides` is empty if
+    that was too long ago.
+    """
+    if not sides:
+        return f"ranks called different collectives at position {position}, too long ago to be still recorded"
+    what = "the same collective from different lines" if first_position < position else "different collectives"
+    then = f" (their calls differ from position {position} on)" if first_position < position else ""
+    calls = "; ".join(f"{ranks_spoken(ranks)} called {call.text} at {site_of(call)}" for ranks, call in sides)
+    return f"ranks called {what} at position {first_position} of group {group}{then}: {calls}"
+
+
+def stall_text(
+    stood_s: float, silent: Sequence[int], departed: Mapping[int, str], sides: Sequence[Sequence[Place]]
+) -> str:
+    """Describe where stalled ranks are.
+
+    `stood_s` are seconds without progress; `departed` ranks no longer participate -> `failed` or `end`; `sides` are the
+    others, grouped by place.
+    """
+    clauses = []
+    if silent:
+        clauses.append(f"{ranks_spoken(silent)} does not answer: it is stopped, or native code holds the GIL")
+    for how, words in _DEPARTURES:
+        if ranks := sorted(rank for rank in departed if departed[rank] == how):
+            clauses.append(f"{ranks_spoken(ranks)} {words} before")
+    for side in sides:
+        place, s = side[0], "s" if len(side) == 1 else ""
+        does = f"wait{s} in {place.call}" if place.call else f"{'is' if s else 'are'}"
+        group = f" of group {place.group_name}" if place.group_name else ""
+        group = group if place.call else ", outside any recorded collective"
+        clauses.append(f"{ranks_spoken([other.rank for other in side])} {does} at {place.site}{group}")
+    return f"no progress for {stood_s:.0f} s: {'; '.join(clauses)}"
+
+
+def site_of(call: Call) -> str:
+    """Return `train.py:12 in step`."""
+    if call.site is None:
+        return "an unknown place"
+    within = f" in {call.site.function}" if call.site.function else ""
+    return f"{file_name(call.site.file)}:{call.site.line}{within}"

@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.doctor import collectives
-from dtk.doctor.children import ChildOutput
+from dtk.doctor.scope import ChildOutput
 from dtk.launch.children import local_ranks
 
 

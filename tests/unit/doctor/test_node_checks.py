@@ -8,8 +8,8 @@ import time
 import pytest
 
 from dtk.doctor import node_checks
-from dtk.doctor.examine import Completed
 from dtk.doctor.model import Result
+from dtk.doctor.registry import Completed
 from dtk.doctor.report import Node
 
 

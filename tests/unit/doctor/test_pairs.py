@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.doctor import pairs
-from dtk.doctor.children import ChildOutput
+from dtk.doctor.scope import ChildOutput
 
 CHECKS = {"p2p": pairs.p2p}
 BAD = [

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from diagnostics.report.terminal import render
-from dtk.doctor.examine import Completed
 from dtk.doctor.model import Remedy, Result
+from dtk.doctor.registry import Completed
 from dtk.doctor.report import FULL_TABLES, Node, Report, as_json, document
 
 

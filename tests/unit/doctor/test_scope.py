@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from dtk.doctor import scope as module
-from dtk.doctor.children import ChildOutput
-from dtk.doctor.scope import Scope
+from dtk.doctor.scope import ChildOutput, Scope
 
 
 @pytest.fixture

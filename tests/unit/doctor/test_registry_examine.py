@@ -2,8 +2,8 @@
 
 import threading
 
-from dtk.doctor.examine import examine
 from dtk.doctor.model import Check, Result
+from dtk.doctor.registry import examine
 from dtk.doctor.scope import Scope
 
 
