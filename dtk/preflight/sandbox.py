@@ -23,11 +23,10 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 from dtk.errors import DtkError
 from dtk.parallel.regions import failed_in
-from dtk.preflight import issuing, simulated_rank
+from dtk.preflight import group as recording, simulated_rank
 from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
-from dtk.preflight.group import RecordingGroup
-from dtk.preflight.issuing import made_group
+from dtk.preflight.group import RecordingGroup, made_group
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import frames as record_frames
 from dtk.simulate.mirror import stand_in
@@ -61,7 +60,7 @@ def simulate_rank(
     Raises:
         DtkError: the job cannot be simulated at all.
     """
-    issuing.outermost = _play.__code__
+    recording.outermost = _play.__code__
     simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)
     torch.set_num_threads(1)
     _install(simulated)

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight import issuing as frames
+from dtk.preflight import group as frames
 from dtk.preflight.calls import NEW_GROUP
 from dtk.preflight.exchange import Exchange, from_bytes
-from dtk.preflight.issuing import made_group
+from dtk.preflight.group import made_group
 from tests.unit.preflight.one_rank import issued, recorded
 
 
