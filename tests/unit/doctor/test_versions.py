@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.doctor import cuda_fit, versions
+from dtk.doctor import versions
 from dtk.doctor.scope import Scope, TorchFacts
 from dtk.launch.children import end_all
 
@@ -108,7 +108,7 @@ def test_no_torch(tmp_path):
     result = versions.torch(scope)
     assert (result.status, result.summary) == ("failure", "torch is not installed")
     assert "pip install 'dtk-train[train]'" in result.remedies[0].command
-    assert cuda_fit.nccl(scope).status == "not_applicable"
+    assert versions.nccl(scope).status == "not_applicable"
 
 
 def test_the_interpreter():
@@ -161,13 +161,13 @@ def test_nccl(site, scope):
     facts = {"nccl": True, "cuda_build": "13.0", "nccl_version": "2.28.9"}
     scope._torch = TorchFacts(facts)
     put_metadata(site, "nvidia-nccl-cu13", "2.28.9")
-    assert (cuda_fit.nccl(scope).status, cuda_fit.nccl(scope).summary) == ("ok", "NCCL 2.28.9")
+    assert (versions.nccl(scope).status, versions.nccl(scope).summary) == ("ok", "NCCL 2.28.9")
     facts["nccl_version"] = "2.18.1"
-    result = cuda_fit.nccl(scope)
+    result = versions.nccl(scope)
     assert result.status == "warning"
     assert "NCCL 2.18.1 is loaded, nvidia-nccl-cu13 is 2.28.9" in result.summary
     facts["nccl_error"] = "undefined symbol: ncclCommWindowRegister"
-    assert cuda_fit.nccl(scope).status == "failure"
+    assert versions.nccl(scope).status == "failure"
 
 
 @pytest.mark.parametrize("metadata", [True, False])

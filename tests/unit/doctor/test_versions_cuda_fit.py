@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtk.doctor import cuda_fit
+from dtk.doctor import versions
 from dtk.doctor.scope import TorchFacts
 
 
@@ -28,7 +28,7 @@ FIT = [
 def test_torch_and_the_driver(gpus, answers, torch, status, text, command):
     scope = gpus(answers)
     scope._torch = TorchFacts(facts(**torch))
-    result = cuda_fit.cuda_driver(scope)
+    result = versions.cuda_driver(scope)
     assert result.status == status, result
     assert text in result.summary
     assert not command or command in result.remedies[0].command
@@ -38,4 +38,4 @@ def test_a_hidden_device_is_named_when_cuda_sees_none(gpus, monkeypatch):
     scope = gpus()
     scope._torch = TorchFacts(facts(cuda_available=False))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
-    assert cuda_fit.cuda_driver(scope).remedies[0].command == "unset CUDA_VISIBLE_DEVICES"
+    assert versions.cuda_driver(scope).remedies[0].command == "unset CUDA_VISIBLE_DEVICES"
