@@ -1,5 +1,6 @@
 """A target is found, or its absence proved, without running any code of the user's."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def test_what_is_certainly_not_there(target: str, expected: str) -> None:
 
 
 def test_what_is_imported_already_is_checked_to_the_end() -> None:
+    importlib.import_module("dtk.config.strict")
     with pytest.raises(DtkError) as caught:
         check_target("dtk.config.strict.DtkError", {"what": "x"}, ["dtk.config.*"])
     assert str(caught.value).endswith("use its own import path: _target_=dtk.errors.DtkError 'allow_targets=[dtk.*]'")
