@@ -143,8 +143,9 @@ class Assembler(Struct):
         if not text.strip() or depth > self.indent or _TEXT["no_frame"].match(text):
             self.inside = self.length <= _MAX_LINES
             return
-        if _TEXT["remote"].match(text):
-            self.first = Raised("RayTaskError", "", tuple(reversed(self.frames)), self.aside, remote=True)
+        if remote := _TEXT["remote"].match(text):
+            type_ = remote["of_task"] or remote["driver"]
+            self.first = Raised(type_, "", tuple(reversed(self.frames)), self.aside, remote=True)
             self.frames, self.nested = [], True
             return
         end = _TEXT["end"].match(text)

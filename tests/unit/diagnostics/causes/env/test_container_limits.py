@@ -40,3 +40,25 @@ def test_texts_of_libraries(tmp_path: Path, line: str, limit: str) -> None:
     (tmp_path / "train.log").write_text(line)
     (root,) = diagnose(tmp_path).root_causes
     assert root.cause == ID and limit in text_of(root).summary
+
+
+SHARED = "RuntimeError: unable to open shared memory object </torch_4711_22> in read-write mode"
+
+
+@pytest.mark.parametrize(
+    ("reason", "sure"), [("", 0.75), (": Too many open files (24)", 0.97), (": No such file or directory (2)", None)]
+)
+def test_a_shared_tensor_that_could_not_be_opened(tmp_path: Path, reason: str, sure: float | None) -> None:
+    (tmp_path / "rank_1.log").write_text(f"{SHARED}{reason}\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (ID if sure else "hang.rank_raised", (1,))
+    assert not sure or (root.confidence == sure and "open files" in text_of(root).summary)
+
+
+@pytest.mark.parametrize(("call", "sure"), [("reg_mr_iova2", 0.97), ("create_cq", 0.75), ("create_qp", 0.75)])
+def test_queues_of_the_network_device_may_be_used_up_as_well(tmp_path: Path, call: str, sure: float) -> None:
+    failed = f"h:1:2 [0] ibvwrap.cc:94 NCCL WARN Call to ibv_{call} failed with error Cannot allocate memory\n"
+    (tmp_path / "train.log").write_text(failed + "h:1:2 [0] NCCL INFO transport.cc:33 -> 2\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.confidence) == (ID, sure)
+    assert ("as many queues as it can" in text_of(root).summary) == (sure < 0.97)

@@ -140,6 +140,20 @@ def test_words_in_a_log_without_the_head_of_a_warning(tmp_path, prefix, text, ca
     assert len({(item.file, item.line) for item in report.root_causes[0].evidence}) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "causes"),
+    [
+        ("(raylet) *** SIGBUS received at time=1749 on cpu 16 ***", ["env.shm_too_small"]),
+        ("(raylet, ip=10.0.0.7) *** SIGBUS received at time=1749 on cpu 16 ***", ["env.shm_too_small"]),
+        ("(raylet) *** SIGSEGV received at time=1749 on cpu 16 ***", []),
+        ("(WorkerDict pid=77) *** SIGBUS received at time=1749 on cpu 16 ***", ["hang.rank_killed"]),
+    ],
+)
+def test_the_process_of_ray_that_holds_a_node_s_objects(tmp_path, line, causes):
+    (tmp_path / "ray.log").write_text(line + "\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == causes
+
+
 @pytest.mark.parametrize("how", ["unable to allocate shared memory(shm) for", "unable to write to"])
 def test_shm_of_tensors_that_processes_share(how):
     message = f"{how} file </torch_1031_2122143_117>: Resource temporarily unavailable (11)"

@@ -192,3 +192,22 @@ def test_an_exit_code_below_which_the_programs_own_lines_are_missing(
     report = diagnose(tmp_path)
     assert [root.cause for root in report.root_causes] == roots
     assert roots or (report.waiting is not None and report.waiting.failed_silently == (3,))
+
+
+THC = "THCudaCheck FAIL file=/pytorch/aten/src/THC/THCStorage.cpp line=27 error={}\n"
+CUT = 'Traceback (most recent call last):\n  File "/job/train.py", line 163, in train\n'
+STEPS = "".join(f"step {n} loss {3 - n / 100:.2f}\n" for n in range(2, 20))
+
+
+@pytest.mark.parametrize(
+    ("log", "raised"),
+    [
+        (THC.format("4 : unspecified launch failure") + CUT, True),
+        (THC.format("4 : unspecified launch failure") + STEPS, False),
+        (THC.format("2 : out of memory") + "skipped a batch that did not fit\n", False),
+    ],
+)
+def test_what_torch_says_in_front_of_an_exception_that_is_cut(tmp_path: Path, log: str, raised: bool) -> None:
+    result, roots = of(tmp_path, log)
+    assert roots == ([CAUSE] if raised else [])
+    assert not raised or "unspecified launch failure" in text_of(result).summary

@@ -233,3 +233,31 @@ def test_a_store_that_was_lost_had_been_reached(tmp_path: Path, lost: bool) -> N
     failed = OF_MONITOR.format("_call_store")
     roots = said(tmp_path, (text if lost else "") + failed).root_causes
     assert [root.cause for root in roots] == ["hang.rendezvous"] * (not lost)
+
+
+CLOSED = (
+    "Traceback (most recent call last):\n"
+    '  File "/x/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", line 676, in run\n'
+    "    raise RendezvousClosedError\n"
+    "torch.distributed.elastic.rendezvous.api.{}\n"
+)
+STOPPED = "W0410 06:28:49.53 1359 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal\n"
+
+
+@pytest.mark.parametrize(
+    ("type_", "other", "roots"),
+    [
+        ("RendezvousClosedError", "", ["hang.rendezvous"]),
+        ("RendezvousClosedError", STOPPED, ["env.job_stopped"]),
+        ("RendezvousTimeoutError", STOPPED, ["hang.rendezvous"]),
+    ],
+)
+def test_a_rendezvous_is_closed_by_a_node_that_ended_first(
+    tmp_path: Path, type_: str, other: str, roots: list[str]
+) -> None:
+    for node, text in enumerate((CLOSED.format(type_), other)):
+        (tmp_path / f"node_{node}.log").write_text(text)
+    found = diagnose(tmp_path).root_causes
+    assert [root.cause for root in found] == roots
+    closed = "found the rendezvous closed" in text_of(found[0]).summary
+    assert closed == (type_ == "RendezvousClosedError" and not other) and (not closed or found[0].confidence == 0.6)

@@ -135,6 +135,17 @@ def test_an_event_that_alone_shows_no_fault(tmp_path: Path, line: str) -> None:
     assert not report.root_causes and report.outcome == "undecided"
 
 
+@pytest.mark.parametrize(
+    ("event", "suspected"),
+    [("client reregistration", False), ("SM change", False), ("port active", False), ("GID table change", True)],
+)
+def test_an_event_of_the_subnet_manager_makes_nobody_suspect_the_network(
+    tmp_path: Path, event: str, suspected: bool
+) -> None:
+    causes = {item.cause for item in said(tmp_path, ASYNC + event).suspicions}
+    assert ("hang.network" in causes) == ("network.link_fault" in causes) == suspected
+
+
 @pytest.mark.parametrize("status", [1, 5, 10])
 def test_a_status_that_follows_from_another_error_is_not_decided(tmp_path: Path, status: int) -> None:
     report = said(tmp_path, completion("a", "10.0.0.2", status))

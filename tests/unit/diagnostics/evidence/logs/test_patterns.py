@@ -119,6 +119,8 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8000kB, file-rss:0kB",
         "kernel_oom", None, {"pid": 4711, "name": "python3", "rss_kib": 8000, "cgroup": "Memory cgroup"}),
     "kubernetes oom": ("      Reason:       OOMKilled", "kernel_oom", None, {}),
+    "thc": ("THCudaCheck FAIL file=/pytorch/aten/src/THC/THCStorage.cpp line=27 error=4 : unspecified launch failure",
+            "cuda_error", None, {"error": "unspecified launch failure"}),
     "link": ("mlx5_core 0000:3b:00.0 ibs3: Link down", "link_down", None, {"device": "ibs3"}),
     "slurm oom": ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.", "kernel_oom", None, {"kills": 1}),
     "xid": ("NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "xid", None,

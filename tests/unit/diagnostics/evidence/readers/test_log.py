@@ -250,6 +250,23 @@ def test_what_a_task_of_ray_raised_is_the_cause(tmp_path: Path) -> None:
     assert [fact.kind for fact in contents.facts] == ["launcher_error"]
 
 
+@pytest.mark.parametrize(
+    ("of_task", "type_"),
+    [("(OutOfMemoryError)", "OutOfMemoryError"), ("(ValueError)", "ValueError"), ("", "RayTaskError")],
+)
+def test_the_class_of_what_a_task_of_ray_raised_is_known_where_its_message_is_cut(
+    tmp_path: Path, of_task: str, type_: str
+) -> None:
+    cut = RAY.replace("(ValueError): ray", f"{of_task}: ray").partition("    raise ValueError")[0]
+    assert [(error.type, error.message) for error in scan(tmp_path / "x.log", cut).errors] == [(type_, "")]
+
+
+def test_a_task_of_ray_that_lost_its_worker_raised_no_exception_of_a_rank(tmp_path: Path) -> None:
+    cut = RAY.replace("RayTaskError(ValueError)", "RayTaskError(ActorDiedError)").partition("    raise ValueError")[0]
+    contents = scan(tmp_path / "x.log", cut)
+    assert not contents.errors and [fact.kind for fact in contents.facts] == ["launcher_error"]
+
+
 def test_an_exception_of_torchrun_is_no_ranks(tmp_path: Path) -> None:
     text = """Traceback (most recent call last):
   File "/lib/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py", line 155, in _create_tcp_store
