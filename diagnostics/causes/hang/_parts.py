@@ -89,9 +89,7 @@ def last_places(last: LastSeen | None) -> tuple[Where, ...]:
         return ()
     region = f" (region {region_text(last.call.region)})" if last.call.region else ""
     does = says("was_in" if last.inside else "last_called", what=f"{last.call.text}{region}")
-    peer: tuple[Where, ...] = ()
-    if last.peer_call is not None:
-        peer = where(last.peer, last.peer_call, says("waits_in", what=last.peer_call.text))
+    peer = where(last.peer, last.peer_call, says("waits_in", what=last.peer_call.text)) if last.peer_call else ()
     return (*where(last.rank, last.call, does), *peer)
 
 

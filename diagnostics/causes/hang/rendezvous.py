@@ -18,7 +18,6 @@ from diagnostics.evidence.model import LogFact, shortened
 
 _TEXTS, _WHY = Texts(__file__), patterns_beside(__file__, "patterns")
 _MESH = "connectFullMesh"  # gloo, since torch 2.2.
-_CLOSED = "RendezvousClosedError"
 _SLOW_S = 60.0  # Chosen: as long, a slow server of names or addresses may hold up all ranks, but hardly longer.
 
 
@@ -43,8 +42,7 @@ def decide(stall: Stall) -> Finding:
     rows = (kind for kind in ("nccl_rank_count", "port_in_use", "port_refused", "mesh_failed") if kind in kinds)
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else next(rows, "default")
-    # What closed it stands in another log, or it is another finding.
-    closed = all(fact.fields.get("type") == _CLOSED for fact in case.facts)
+    closed = all(fact.fields.get("type") == "RendezvousClosedError" for fact in case.facts)
     alone = row == "mesh_failed" and any(_WHY["no_peer"].search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip(".")), counted(len(kinds), "message")
     facts = _TEXTS.facts("closed" if closed else "mesh_alone" if alone else row, message=message, count=count)

@@ -143,9 +143,8 @@ class Assembler(Struct):
         if not text.strip() or depth > self.indent or _TEXT["no_frame"].match(text):
             self.inside = self.length <= _MAX_LINES
             return
-        if remote := _TEXT["remote"].match(text):
-            type_ = remote["of_task"] or remote["driver"]
-            self.first = Raised(type_, "", tuple(reversed(self.frames)), self.aside, remote=True)
+        if task := _TEXT["remote"].match(text):
+            self.first = Raised(task[task.lastindex or 0], "", tuple(reversed(self.frames)), self.aside, remote=True)
             self.frames, self.nested = [], True
             return
         end = _TEXT["end"].match(text)

@@ -403,8 +403,12 @@ class _Scan(Struct):
             self.streams.went_on(lambda line, _: line < in_order.line)
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         outlived = self._remove_outlived(in_order is not None, is_past)
-        if (cut := self.wrapped) is not None and cut.rank is not None:  # The last line, which is cut off.
-            read.facts.append(LogFact("cut_line", cut.rank, file, cut.number, cut.text[:TEXT]))
+        if (cut := self.wrapped) is not None:  # The last line, which is cut off.
+            fields = decode("calls_differ", said) if (said := _TEXT["cut"].search(cut.text)) is not None else {}
+            rank = fields.get("waiter") if cut.rank is None else cut.rank
+            if "call_a" in fields or rank is not None:
+                kind = "calls_differ" if "call_a" in fields else "cut_line"
+                read.facts.append(LogFact(kind, rank, file, cut.number, cut.text[:TEXT], fields))
         if in_order is not None:
             read.facts.append(replace(in_order, kind=ENDED))
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted

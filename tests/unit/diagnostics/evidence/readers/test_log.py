@@ -100,6 +100,30 @@ def test_the_two_sides_of_detail_that_something_folded_in_many_places(tmp_path: 
     assert "TensorShape=[4,512]" in fact.fields["call_a"] and "TensorShape=[4,498]" in fact.fields["call_b"]
 
 
+CUT_WAIT = "[E ProcessGroupNCCL.cpp:737] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, OpType=ALLR"
+CUT_SIDE = (
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+    "CollectiveFingerPrint(SequenceNumber=21, OpType=BROADCAST, TensorShape=[1], TensorDtypes=Long, TensorDevi"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "rank", "fields"),
+    [
+        (CUT_WAIT, "cut_line", 5, {}),
+        (f"[rank7]: {CUT_WAIT}", "cut_line", 7, {}),
+        (CUT_SIDE, "calls_differ", None, {"rank_a": 1}),
+        (CUT_WAIT.partition("caught")[0], None, None, {}),
+    ],
+)
+def test_what_the_last_line_tells_although_it_is_cut(
+    tmp_path: Path, line: str, kind: str | None, rank: int | None, fields: dict[str, int]
+) -> None:
+    facts = [fact for fact in scan(tmp_path / "x.log", f"step 3\n{line}\n").facts if fact.kind != "steps"]
+    assert [(fact.kind, fact.rank) for fact in facts] == ([(kind, rank)] if kind else [])
+    assert fields.items() <= (facts[0].fields if facts else {}).items()
+
+
 def test_a_timeout_of_the_store_that_a_terminal_folded(tmp_path: Path) -> None:
     text = "DistStoreError: Timed out after 1801 seconds waiting for clients. 1/4 clients \njoined.\n"
     (fact,) = scan(tmp_path / "x.log", text).facts
