@@ -36,11 +36,13 @@ def without_lines(
 ) -> dict[str, Any]:
     """Return the fields about ranks that torchrun does not list as failed, or lists without a line about their wait.
 
-    `late` are those that only lost their peers.
+    `late` are those that only lost their peers. If most ranks have no such line, they may wait for each other in a group
+    of their own, whose time is not up yet.
     """
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     unplaced = tuple(sorted(listed.union(late) - placed)) if placed else _outlived(evidence, groups)
+    unplaced = unplaced if not placed or len(unplaced) <= len(placed) else ()
     rest = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
     is_sent = any(error.signal in _SENT for error in evidence.errors)  # The launcher or the kernel ended a rank.
     unlisted = () if is_sent or not is_minority(len(rest), len(listed)) else tuple(rest)

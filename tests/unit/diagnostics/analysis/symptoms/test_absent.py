@@ -49,6 +49,17 @@ def test_several_ranks_that_lost_their_peers_may_have_waited(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize(("reported", "without_report"), [((0, 1), (2,)), ((2,), ())])
+def test_most_ranks_may_wait_elsewhere_when_the_first_one_gives_up(
+    tmp_path: Path, reported: tuple[int, ...], without_report: tuple[int, ...]
+) -> None:
+    """Those that wait for each other in a group of their own do not lose a connection to the one that gives up."""
+    rows = "".join(row(rank, 1 if rank in reported else -15) for rank in range(3))
+    log = "".join(ended(rank, "barrier", TIMED_OUT) for rank in reported) + rows
+    symptoms = read(tmp_path, log)
+    assert [wait.ranks for wait in symptoms.waits] == [reported] and symptoms.without_report == without_report
+
+
 def row(rank: int, code: int) -> str:
     return (
         f"[{rank}]:\n  time      : 2026-01-05_10:00:01\n  host      : n0\n  rank      : {rank} (local_rank: {rank})\n"
