@@ -23,15 +23,14 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
 from diagnostics.contract.findings import Detection, Detector, Finding, Status, Suspicion, text_of
 from diagnostics.evidence.budget import budget, failure
-from diagnostics.evidence.job.coverage import unused
+from diagnostics.evidence.job.registry import unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.values import MOST_RANKS
-from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
-from diagnostics.report.notes import notes
+from diagnostics.report.notes import coverage, notes
 from diagnostics.report.symptoms import headline, positions
 from diagnostics.report.without_cause import Statement, run_measures, without_cause
 from diagnostics.tree import settings

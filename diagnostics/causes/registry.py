@@ -1,8 +1,9 @@
-"""Collects the causes: every file in a family's folder, and the user's own detectors. Decides nothing.
+"""Collects the causes, the traits of their families, and the user's own detectors. Decides nothing.
 
-To add a cause, add `diagnostics/causes/<family>/<name>.py`, which ends in `CAUSE = declared(...)`, and its table
-`<name>.yaml`. If others of its family are decided in the same way, the table is enough: its `decided_by` names the
-module whose `CAUSE_OF` makes the cause. Files whose names start with an underscore hold code shared by a family.
+Every file in a family's folder is a cause. To add one, add `diagnostics/causes/<family>/<name>.py`, which ends in
+`CAUSE = declared(...)`, and its table `<name>.yaml`. If others of its family are decided in the same way, the table is
+enough: its `decided_by` names the module whose `CAUSE_OF` makes the cause. Files whose names start with an underscore
+hold code shared by a family.
 """
 
 import os
@@ -12,14 +13,14 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
-from diagnostics.contract.causes import AnyCause, Branch, Cause, ExplainedBy
+from diagnostics.contract.causes import AnyCause, Branch, Cause, ExplainedBy, Sign
 from diagnostics.contract.files import read_table
-from diagnostics.contract.findings import Detector
+from diagnostics.contract.findings import Detector, Outcome
 from diagnostics.evidence.model import Problem, shortened
 
 if TYPE_CHECKING:
@@ -31,6 +32,32 @@ BRANCHES = tuple(
 )
 """The gates of the built-in fault trees; each cause names its own (`Cause.branch`)."""
 ENTRY_POINTS = "dtk.detectors"  # Entry point group of a user's own detectors.
+
+
+class Family(Struct, frozen=True):
+    """Traits shared by the causes of a family, described in `families.yaml`. A user's own family has the defaults."""
+
+    title: str
+    recorded_for: frozenset[str] = frozenset()
+    taken_while: frozenset[str] = frozenset()
+    shows_end: bool = True
+    outcome_when: dict[Sign, Outcome] = {}
+    verified_by: tuple[str, ...] = ()
+    chart: Literal["", "calls", "bytes", "times"] = ""
+    explained_by: tuple[ExplainedBy, ...] = ()
+
+
+FAMILIES = convert(read_table(Path(__file__).with_name("families.yaml")), dict[str, Family])
+
+
+def family(cause: str) -> str:
+    """Return the family of a cause: the first word of its id."""
+    return cause.partition(".")[0]
+
+
+def traits(cause: str) -> Family:
+    """Return the traits of a cause's family."""
+    return FAMILIES.get(family(cause)) or Family(family(cause))
 
 
 @cache
@@ -61,18 +88,18 @@ def by_id() -> Mapping[str, AnyCause]:
 
 def _cause(path: Path) -> AnyCause | None:
     """Return the cause of a module, or of a table without a module; None for the table of a module."""
-    family, name = path.parent.name, path.stem
+    folder, name = path.parent.name, path.stem
     if path.suffix == ".yaml":
         if path.with_suffix(".py").is_file():
             return None
         how = read_table(path)["decided_by"]
-        cause = import_module(f"diagnostics.causes.{family}.{how.pop('module')}").CAUSE_OF(str(path), **how)
+        cause = import_module(f"diagnostics.causes.{folder}.{how.pop('module')}").CAUSE_OF(str(path), **how)
     else:
-        cause = getattr(import_module(f"diagnostics.causes.{family}.{name}"), "CAUSE", None)
+        cause = getattr(import_module(f"diagnostics.causes.{folder}.{name}"), "CAUSE", None)
     if not isinstance(cause, Cause):
         raise ValueError(f"{path}: it must end in CAUSE = declared(...)")
-    if cause.id != f"{family}.{name}":
-        raise ValueError(f"{path}: its id is {cause.id!r}, and has to be {family}.{name}")
+    if cause.id != f"{folder}.{name}":
+        raise ValueError(f"{path}: its id is {cause.id!r}, and has to be {folder}.{name}")
     if cause.branch not in {branch.id for branch in BRANCHES}:
         raise ValueError(f"{path}: there is no branch {cause.branch!r} in diagnostics/causes/branches.yaml")
     return cause

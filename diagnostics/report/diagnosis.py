@@ -3,14 +3,12 @@
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
-from diagnostics.causes.families import FAMILIES
-from diagnostics.causes.registry import built_in
+from diagnostics.causes.registry import FAMILIES, built_in
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc, drawings, overview, symptoms, wording
 from diagnostics.report.branches import WordedBranch, worded
-from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.report.without_cause import account_asks, log_asks
@@ -158,7 +156,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     # The heading of a page leaves the figures to the paragraph below it.
     verdict = report.figures if overview.headline(report) != overview.headline(report, figures=False) else verdict
     below = doc.Paragraph(f"{sentence(verdict)}.") if verdict else None
-    return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))
+    return doc.present(source, overview.cards(report), below, waiting, map(doc.Paragraph, report.notes))
 
 
 def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:

@@ -7,7 +7,7 @@ from itertools import accumulate, groupby
 
 from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.analysis.vote import count_votes
-from diagnostics.causes.families import traits
+from diagnostics.causes.registry import traits
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
 from diagnostics.evidence.calls import GroupKey

@@ -1,14 +1,17 @@
-"""Notes in addition to the causes: unexplained log lines, earlier attempts, how the run ended."""
+"""What a report says of the evidence beside the causes: coverage by kind and rank with problems, and notes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
-from diagnostics.contract.formatting import file_name
+from diagnostics.contract.formatting import file_name, ranks_text
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import is_victim, kind_of_exception
+from diagnostics.evidence.job.registry import absent_without, records
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers.log import ENDED
+from diagnostics.report.model import Coverage
 from diagnostics.report.without_cause import account_text, recorded_failure
 from diagnostics.report.wording import texts_beside
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
@@ -16,6 +19,7 @@ from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 _said = texts_beside(__file__)
 _SHOWN = 4  # Maximum number of notes on trouble, and on exceptions without a rank.
 _QUOTED = 60  # Characters of a message by which its exception is found in quoted evidence.
+PROBLEMS = 200  # Problems and notes of the coverage listed per kind; the rest are counted.
 _RANKS = 2  # Maximum number of ranks' exceptions among them, to leave room for other kinds.
 
 
@@ -136,3 +140,39 @@ def _of_the_run(evidence: Evidence) -> Iterator[str]:
 
 def _at(error: RankError) -> str:
     return f"{error.file}:{error.line}" if error.line else error.file
+
+
+def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
+    """Return one line per kind of evidence that was found or had a problem."""
+    by_kind: dict[str, Collection[Any]] = {**records(evidence)}
+    unread = {problem.file for problem in evidence.problems if problem.unread}
+    ranks = {
+        kind: evidence.inside.get(kind)
+        or {record.rank for record in kept if record.rank is not None and record.file not in unread}
+        for kind, kept in by_kind.items()
+    }
+    by_kind["heartbeat"] = ranks["heartbeat"] = set(evidence.run.heartbeats) if evidence.run else set()
+    problems: dict[str, list[str]] = {kind: [] for kind in ranks}
+    notes: dict[str, list[str]] = {}
+    for problem in sorted(evidence.problems, key=lambda problem: (problem.file, problem.what)):
+        text = f"{problem.file}: {problem.what}" if problem.file else problem.what
+        problems.setdefault(problem.kind, [])
+        (notes.setdefault(problem.kind, []) if problem.harmless else problems[problem.kind]).append(text)
+    kinds = [kind for kind in problems if by_kind.get(kind) or problems[kind] or kind in notes]
+    return tuple(_line(kind, ranks.get(kind, set()), problems[kind], notes.get(kind, []), world_size) for kind in kinds)
+
+
+def _line(kind: str, present: set[int], problems: list[str], notes: list[str], world_size: int) -> Coverage:
+    expected = len(present)
+    lines, text = list(problems), ""
+    if (what := absent_without(kind)) and present:
+        expected = max(world_size, len(present))
+        absent = sorted(set(range(world_size)) - present)
+        if absent:
+            text = f"{ranks_text(absent)}: no {what}"
+            lines.insert(0, text)
+    return Coverage(kind, len(present), expected, _cut(lines), _cut(notes), text)
+
+
+def _cut(lines: list[str]) -> tuple[str, ...]:
+    return tuple(lines) if len(lines) <= PROBLEMS else (*lines[:PROBLEMS], f"and {len(lines) - PROBLEMS} more")

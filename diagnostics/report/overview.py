@@ -1,16 +1,17 @@
-"""The report as a whole: its headline, the families of causes that it is about, and what remains undecided."""
+"""The report as a whole: headline, main figures, the families of causes that it is about, and what is undecided."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
-from diagnostics.causes.families import FAMILIES, family, traits
-from diagnostics.causes.registry import by_id
+from diagnostics.causes.registry import FAMILIES, by_id, family, traits
 from diagnostics.contract.findings import Finding, Outcome, Status, text_of
-from diagnostics.contract.formatting import counted, joined
-from diagnostics.report import symptoms
+from diagnostics.contract.formatting import bytes_text, counted, joined, seconds_text
+from diagnostics.report import document as doc, measures, symptoms
+from diagnostics.report.measures import share_text
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.wording import texts_beside
+from diagnostics.tree.outcome import account_of
 
 _said = texts_beside(__file__)
 OUTCOMES = {name: name.replace("_", " ").upper() for name in get_args(Outcome)} | {"oom": "OUT OF MEMORY"}
@@ -96,3 +97,35 @@ def missing(causes: Sequence[Decided], stated: str = "") -> list[tuple[str, list
         if text := text_of(decided.finding).missing:
             table.setdefault(text, []).append(decided.finding.cause)
     return sorted(table.items(), key=lambda item: (stated not in item[1], -len(item[1]), item[0]))
+
+
+def cards(report: Report) -> doc.Cards | None:
+    """Return the recorded figures of speed, step time and memory, side by side; None if there are none."""
+    run, account = measures.run_figures(report.measures), account_of(report.measures)
+    step = measures.breakdown(report.measures)
+    listed: list[doc.Card] = []
+
+    def add(figure: str, caption: str) -> None:
+        listed.append(doc.Card(figure, (doc.Span(caption, "soft"),)))
+
+    if run.tokens_per_s is not None:
+        add(f"{run.tokens_per_s:,.0f}", f"{run.speed_unit[:20]}s/s, all ranks")
+    if run.step_time_s is not None:
+        add(seconds_text(run.step_time_s), "per step, median")
+    if account is not None and account.overlap is not None:
+        add(f"{account.overlap:.0%}", "of the communication overlaps compute")
+    if step is not None and account is not None:
+        add(seconds_text(step.exposed_ms / 1e3), "exposed communication per step, mean over ranks")
+        add(f"{account.idle:.0%}", "of the step without any operation")
+    if peaks := measures.comparable(measures.memory(report.measures)):
+        fullest = max(peaks, key=lambda rank: peaks[rank].peak_bytes)
+        peak_bytes, over_time = peaks[fullest].peak_bytes, peaks[fullest].over_time
+        capacity = over_time.capacity_bytes if over_time is not None else run.device_memory_bytes
+        of = f" of {bytes_text(capacity)}{share_text(peak_bytes, capacity)}" if capacity else ""
+        what = measures.of_what(over_time)
+        add(bytes_text(peak_bytes), f"peak of {what}{of}, {peaks[fullest].name(fullest)}")
+    elif run.peak_memory_bytes is not None:
+        add(bytes_text(run.peak_memory_bytes), "peak memory of rank 0")
+    if run.mfu is not None:
+        add(f"{run.mfu:.1%}", "MFU")
+    return doc.Cards(tuple(listed)) if listed else None

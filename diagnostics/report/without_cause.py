@@ -16,7 +16,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.endings import of_error
-from diagnostics.evidence.job.coverage import damaged, records
+from diagnostics.evidence.job.registry import damaged, records
 from diagnostics.evidence.model import CLAUSE, Evidence, RunEvidence, shortened
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import last_progress, training_ended

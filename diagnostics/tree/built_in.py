@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from diagnostics.causes import registry
-from diagnostics.causes.families import traits
-from diagnostics.causes.registry import BRANCHES
+from diagnostics.causes.registry import BRANCHES, traits
 from diagnostics.contract.causes import AnyCause, Branch
 from diagnostics.tree.model import Gate, Leaf, Node, Rule, Tree, leaves
 

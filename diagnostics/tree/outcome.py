@@ -6,13 +6,12 @@ from typing import Any
 
 from diagnostics.analysis.step_profile.account import Account
 from diagnostics.analysis.step_times import Slowed
-from diagnostics.causes.families import traits
-from diagnostics.causes.registry import by_id
+from diagnostics.causes.registry import by_id, traits
 from diagnostics.contract.causes import Sign
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome
 from diagnostics.evidence.endings import kind_of_exception
-from diagnostics.evidence.job.coverage import damaged
+from diagnostics.evidence.job.registry import damaged
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import process, watch
 from diagnostics.evidence.readers.inspector import InspectorFile

@@ -40,7 +40,7 @@ def everything() -> list[Rows]:
 
 def _causes() -> Iterator[Rows]:
     from diagnostics.causes import registry
-    from diagnostics.causes.families import family, traits
+    from diagnostics.causes.registry import family, traits
     from diagnostics.report.overview import word
 
     families: dict[str, list[str]] = {}

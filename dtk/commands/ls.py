@@ -6,7 +6,7 @@ from pathlib import Path
 
 from diagnostics.contract.invocation import command
 from diagnostics.report import lines
-from diagnostics.report.listing import listing, listing_json
+from diagnostics.report.runs import listing, listing_json
 from dtk.console import output
 from dtk.runs.find import SORTS, add_selection, runs_in, selected
 

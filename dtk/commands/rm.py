@@ -8,7 +8,7 @@ from pathlib import Path
 from diagnostics.contract.formatting import bytes_text, clean, counted
 from diagnostics.contract.invocation import command
 from diagnostics.report import lines
-from diagnostics.report.listing import listing
+from diagnostics.report.runs import listing
 from diagnostics.runs.find import Run, read_run
 from dtk.console import output
 from dtk.console.progress import Busy

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from diagnostics.report.run_details import document
+from diagnostics.report.runs import details
 from diagnostics.runs.find import read_details
 from dtk.config.trust import owner
 from dtk.console import output
@@ -22,5 +22,5 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     somebody = owner(path) if hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid() else ""
     note = somebody and f"{somebody}, not you: --rerun and resume= refuse it without --trust"
-    hand_over(arguments, read_details(path), asdict, document, owner=note)
+    hand_over(arguments, read_details(path), asdict, details, owner=note)
     return 0

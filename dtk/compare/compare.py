@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from diagnostics.causes.families import traits
+from diagnostics.causes.registry import traits
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import Options as DiagnoseOptions, diagnose

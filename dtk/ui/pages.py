@@ -17,8 +17,8 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import age, bytes_text, counted, region_text, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
-from diagnostics.report.listing import COLUMNS, cells_of
 from diagnostics.report.measures import Breakdown
+from diagnostics.report.runs import COLUMNS, cells_of
 from diagnostics.runs.find import FAILED, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
 from diagnostics.runs.records import mapping, read_origins

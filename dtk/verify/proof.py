@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from diagnostics.causes.families import traits
-from diagnostics.causes.registry import by_id
+from diagnostics.causes.registry import by_id, traits
 from diagnostics.contract.findings import Remedy
 from diagnostics.report import document as doc
 from diagnostics.report.terminal import render

@@ -10,7 +10,7 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.report import lines
-from diagnostics.report.listing import listing
+from diagnostics.report.runs import listing
 from diagnostics.runs.find import FAILED, STATES, list_runs
 from dtk.commands.main import main
 from tests.work import calls_in

@@ -12,7 +12,7 @@ import pytest
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
 from diagnostics.contract.invocation import command
 from diagnostics.report import lines
-from diagnostics.report.listing import listing
+from diagnostics.report.runs import listing
 from diagnostics.runs.find import find_run, list_runs
 from diagnostics.runs.records import last_metrics
 from dtk.commands.main import main

@@ -18,7 +18,7 @@ from diagnostics.diagnose import Options, conclude, diagnose, run_detector
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
 from diagnostics.evidence.readers.watch import ENDED_WELL
-from diagnostics.report.coverage import coverage
+from diagnostics.report.notes import coverage
 from diagnostics.report.overview import headline
 from diagnostics.tree.built_in import built_in
 from tests.unit.diagnostics.report.samples import report

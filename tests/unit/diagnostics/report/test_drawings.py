@@ -6,8 +6,8 @@ import pytest
 
 from diagnostics.analysis.memory.over_time import PROCESS
 from diagnostics.report import document as doc, drawings
-from diagnostics.report.figures import figures
 from diagnostics.report.model import Report
+from diagnostics.report.overview import cards
 from tests.unit.diagnostics.report.samples import finding, full, report, stacked
 
 
@@ -162,8 +162,8 @@ def test_what_a_whole_process_holds_is_not_compared_with_tensors() -> None:
     result["memory"]["ranks"]["9"] = whole
     (compared,) = [plot for plot in plots(report(measures=result)) if plot.label == "Memory over time"]
     assert all(not curve.name.startswith("rank 9") for curve in compared.curves)
-    cards = figures(report(measures=result))
-    assert cards is not None and "rank 9" not in doc.plain(cards.cards[-1].lines[0])
+    head = cards(report(measures=result))
+    assert head is not None and "rank 9" not in doc.plain(head.cards[-1].lines[0])
 
 
 def test_memory_over_time_marks_steps_peak_capacity_and_what_failed() -> None:

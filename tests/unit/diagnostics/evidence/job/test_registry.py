@@ -8,9 +8,20 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.evidence.job import registry
-from diagnostics.evidence.job.coverage import absent_without, damaged, records, unused
 from diagnostics.evidence.job.gather import gather
-from diagnostics.evidence.job.registry import LOG, call_files, files_of_ranks, reader_of, readers, suffixes, titles
+from diagnostics.evidence.job.registry import (
+    LOG,
+    absent_without,
+    call_files,
+    damaged,
+    files_of_ranks,
+    reader_of,
+    readers,
+    records,
+    suffixes,
+    titles,
+    unused,
+)
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem
 from diagnostics.evidence.reader import Contents, Reader, Source

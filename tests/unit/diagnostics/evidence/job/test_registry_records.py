@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from diagnostics.evidence.job.coverage import absent_without, damaged, records, unused
+from diagnostics.evidence.job.registry import absent_without, damaged, records, unused
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
 

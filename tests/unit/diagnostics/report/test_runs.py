@@ -7,7 +7,7 @@ import pytest
 from rich.style import Style
 
 from diagnostics.report import document as doc, lines, terminal
-from diagnostics.report.listing import listing, listing_json
+from diagnostics.report.runs import listing, listing_json
 from diagnostics.runs.find import Run
 
 RUNS = [

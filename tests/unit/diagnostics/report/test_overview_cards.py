@@ -9,8 +9,8 @@ from diagnostics.contract.artifacts import Status
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document
-from diagnostics.report.figures import figures
 from diagnostics.report.html import render
+from diagnostics.report.overview import cards
 from diagnostics.report.without_cause import run_measures
 from tests.unit.compare.folders import measures
 from tests.unit.diagnostics.report.samples import finding, report
@@ -29,12 +29,12 @@ ACCOUNT = {
 
 
 def shown(**given: Any) -> dict[str, str]:
-    cards = figures(report(measures=given))
-    return {card.title: doc.plain(card.lines[0]) for card in cards.cards} if cards is not None else {}
+    head = cards(report(measures=given))
+    return {card.title: doc.plain(card.lines[0]) for card in head.cards} if head is not None else {}
 
 
 def test_a_job_of_which_nothing_was_measured_has_none() -> None:
-    assert figures(report()) is None and figures(report(measures={"run": {"mfu": "x"}, "overlap": 3})) is None
+    assert cards(report()) is None and cards(report(measures={"run": {"mfu": "x"}, "overlap": 3})) is None
 
 
 def test_a_run_without_traces_has_speed_memory_and_mfu() -> None:

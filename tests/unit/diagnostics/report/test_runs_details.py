@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import Failure, Status
-from diagnostics.report.run_details import document
+from diagnostics.report.runs import details
 from diagnostics.report.terminal import render
 from diagnostics.runs.find import Details, Run
 
@@ -20,7 +20,7 @@ def shown(**more: Any) -> str:
         "overrides": [],
         "recorded": {},
     }
-    page = document(Details(run=run, **{**values, **more}))
+    page = details(Details(run=run, **{**values, **more}))
     return render(page, columns=None, colour=False)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Problem, RankError
 from diagnostics.evidence.readers.trace import TraceFile
-from diagnostics.report.coverage import PROBLEMS, coverage
 from diagnostics.report.model import Coverage
+from diagnostics.report.notes import PROBLEMS, coverage
 
 
 def evidence(**more: Any) -> Evidence:
