@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnostics.causes import registry
 from diagnostics.contract.causes import AnyCause, ExampleKind
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from diagnostics.tree.model import Gate, Leaf, Node, Tree
 
 HEAD = """# Causes

@@ -1,16 +1,19 @@
-"""Reads custom fault trees from YAML, strictly: an unknown key, gate or id is a one-line error.
+"""Makes the fault trees: the built-in ones from the causes and their branches, and custom ones from YAML.
 
-They are passed with `--tree`; the format is in docs/diagnose.md. Built-in trees are made in `built_in.py`.
+Custom trees are passed with `--tree`; the format is in docs/diagnose.md. They are read strictly: an unknown key, gate
+or id is a one-line error.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert
 
-from diagnostics.contract.causes import GateKind, Relation
+from diagnostics.causes import registry
+from diagnostics.causes.registry import BRANCHES, traits
+from diagnostics.contract.causes import AnyCause, Branch, GateKind, Relation
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import read_record
 from diagnostics.contract.suggest import did_you_mean
@@ -26,6 +29,35 @@ Names = str | Annotated[list[str], Meta(min_length=1)]
 Happened = Literal["hung", "oom", "slow", "crashed", "diverged", "at_risk"]
 """The outcomes of a run that has a cause."""
 _Name = TypeVar("_Name", bound=str)
+
+
+def built_in(causes: Sequence[AnyCause] | None = None) -> list[Tree]:
+    """Return one tree for each top event, in the order of `BRANCHES`; its leaves are `causes`, or all that dtk has."""
+    causes = registry.built_in() if causes is None else causes
+    trees = []
+    for branch in BRANCHES:
+        if branch.above:
+            continue
+        top = _gate(branch, causes)
+        below = {leaf.cause for leaf in leaves(top)}
+        rules = [
+            Rule(reason.causes, (cause.id,), reason.when)
+            for cause in causes
+            if cause.id in below
+            for reason in (*cause.explained_by, *traits(cause.id).explained_by)
+        ]
+        trees.append(Tree(top, tuple(rules), "a built-in tree"))
+    return trees
+
+
+def _gate(branch: Branch, causes: Sequence[AnyCause]) -> Gate:
+    children: list[Node] = []
+    for below in BRANCHES:
+        if below.above == branch.id:
+            gate = _gate(below, causes)
+            children += [gate] if gate.children else []
+    children += [Leaf(cause.id, cause.title, cause.outcome) for cause in causes if cause.branch == branch.id]
+    return Gate(branch.id, branch.title, branch.gate, tuple(children))
 
 
 class _Child(Struct, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from diagnostics.analysis.environment.recorded import echoes_as, interfaces
+from diagnostics.analysis.environment.job import echoes_as, interfaces
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.contract.artifacts import RunPaths, write_json
 from diagnostics.contract.files import open_regular, read_json

@@ -23,7 +23,7 @@ from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import format_ranks
 from diagnostics.report.model import Report
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import evidence, whole_history
 from dtk.preflight.match import Outcome, RankProgress, match

@@ -16,7 +16,7 @@ from diagnostics.analysis.stall.startup import Startup
 from diagnostics.analysis.vote import is_majority
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
-from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stacks
+from diagnostics.evidence.stacks import activity, dumps as stacks
 from diagnostics.evidence.stacks.activity import Activity
 
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\](?!torch[/\\])")
@@ -98,7 +98,7 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     """Return the communication that a rank waits in, or the wait for its device, which may be the same."""
     main = stacks.main_thread(dump) if dump is not None else None
     if dump is None or main is None:  # A wait whose purpose the kernel does not report is the best guess.
-        unknown = observed.blocked_s >= STALL_S and blocking_calls.kernel(observed.last.wchan) is None
+        unknown = observed.blocked_s >= STALL_S and activity.blocked_in_kernel(observed.last.wchan) is None
         return InCollective("", None, "process", observed.file) if unknown else None
     threads, at, phase = [main], activity.doing(dump), _phase(main)
     if at.doing in {"lock", "device"} or phase == "backward":  # Another thread may communicate on its behalf.
@@ -124,9 +124,7 @@ def _communicates(thread: Thread) -> tuple[str, Frame] | None:
     if (collective := collective_of(thread.frames, whole=True)) or site is None or inner is None:
         return collective
     native = thread.frames[: thread.frames.index(inner)]
-    if not is_library(inner.file) and any(
-        blocking_calls.native(frame.function) == blocking_calls.STORE for frame in native
-    ):
+    if not is_library(inner.file) and any(activity.blocking_call(frame.function) == activity.STORE for frame in native):
         return None  # A key that another rank sets is no call that all ranks make.
     if any(_COMMUNICATES.search(frame.function) for frame in native):
         return inner.function.rpartition(".")[2] if is_library(inner.file) else "wait", site
@@ -142,7 +140,7 @@ def _does(dump: Stacks | None, observed: Observation) -> Activity:
         return at
     if observed.busy:
         return Activity("computing", activity.phrase("computing"), at.frame)
-    if (blocked := blocking_calls.kernel(observed.last.wchan)) is not None:
+    if (blocked := activity.blocked_in_kernel(observed.last.wchan)) is not None:
         return Activity(*blocked, at.frame)
     wchan = observed.last.wchan
     return replace(at, words=activity.phrase("in_kernel", wchan=wchan), aside="") if wchan else at

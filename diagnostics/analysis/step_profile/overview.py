@@ -9,12 +9,17 @@ from msgspec.structs import asdict
 
 from diagnostics.analysis.processes import spread, usable_cores
 from diagnostics.analysis.step_profile.account import account
-from diagnostics.analysis.step_profile.attainable import attainable_percent
-from diagnostics.analysis.step_profile.breakdown import Breakdown
+from diagnostics.analysis.step_profile.breakdown import Breakdown, attainable_percent
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, profile
-from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
-from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
+from diagnostics.analysis.step_profile.state_calls import (
+    TINY_BYTES,
+    MicroBatch,
+    Reductions,
+    Units,
+    find_reductions,
+    find_units,
+)
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits
 from diagnostics.evidence.budget import budget, disk_bytes

@@ -7,9 +7,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers, charge, compatible
+from diagnostics.analysis.step_profile.breakdown import (
+    Breakdown,
+    CopyProfile,
+    Covers,
+    charge,
+    compatible,
+    copy_profiles,
+)
 from diagnostics.analysis.step_profile.classify import TEXT, Call, Work, classify
-from diagnostics.analysis.step_profile.copies import CopyProfile, copy_profiles
 from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window

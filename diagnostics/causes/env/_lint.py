@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
-from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Recorded
+from diagnostics.analysis.environment.job import CONFIGURATION, JobEnvironment, RankLint, Recorded, job_environment
 from diagnostics.analysis.environment.situation import Severity
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import POSSIBLE, SEEN, SUSPECTED, EvidenceItem, Finding, Remedy, Text, confirmed
 from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.job.assign_ranks import ALL_RANKS
 
 CONFIDENCE: dict[Severity, float] = {"error": SEEN, "warning": POSSIBLE, "note": SUSPECTED}
 """Confidence by severity; a note is never a root cause."""
@@ -93,7 +93,7 @@ def lint_cause(
 
     def lacking(record: Recorded) -> str:
         part, *variables = needs or ("",)
-        if not any(record.variables.get(ALL, {}).get(name) for name in variables):
+        if not any(record.variables.get(ALL_RANKS, {}).get(name) for name in variables):
             return ""
         if between_nodes and record.nnodes is None:
             return "nodes"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from diagnostics.analysis.environment.catalogue import Version, leading_version, version_text
+from diagnostics.analysis.environment.job import recorded
 from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownBug, bug_in
-from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.symptoms.state import ended_by

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from math import inf
 
 from diagnostics.analysis.environment.addresses import interface_inside, network_inside
-from diagnostics.analysis.environment.job import JobEnvironment
-from diagnostics.analysis.environment.recorded import interfaces
+from diagnostics.analysis.environment.job import JobEnvironment, interfaces
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.env._lint import lint_cause
 from diagnostics.contract import findings as level

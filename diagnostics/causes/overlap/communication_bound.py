@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from diagnostics.analysis.step_profile.attainable import attainable_percent
+from diagnostics.analysis.step_profile.breakdown import attainable_percent
 from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
-from diagnostics.analysis.step_profile.reductions import MANY, TINY_BYTES
+from diagnostics.analysis.step_profile.state_calls import MANY, TINY_BYTES
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import PROBABLE, Finding

@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
-from diagnostics.analysis.step_profile.reductions import StepReductions
+from diagnostics.analysis.step_profile.state_calls import StepReductions
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding

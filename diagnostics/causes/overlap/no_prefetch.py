@@ -1,7 +1,7 @@
 """The parameters of a unit are gathered only when compute needs them."""
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.analysis.step_profile.units import MicroBatch, hidden_share
+from diagnostics.analysis.step_profile.state_calls import MicroBatch, hidden_share
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding

@@ -1,11 +1,10 @@
 """Only the root is wrapped: all parameters are gathered as one unit before any compute."""
 
-from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.analysis.step_profile.reductions import MOST, large, share_of, total_bytes
-from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
+from diagnostics.analysis.step_profile.state_calls import GOOD_UNITS, MOST, MicroBatch, large, share_of, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
+from diagnostics.causes.overlap._buckets import exposed_in_units
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -47,7 +46,7 @@ def _gain(view: Overview, batch: MicroBatch) -> float:
         transfer = sum(call.transfer for call in calls)
         fixed = min(view.latency_ns, _FIXED * transfer / len(calls))
         pure = max(0.0, transfer - fixed * len(calls))
-        best = attainable.exposed_in_units(pure, fixed, GOOD_UNITS, batch.compute * part)
+        best = exposed_in_units(pure, fixed, GOOD_UNITS, batch.compute * part)
         gained += max(0.0, sum(call.exposed_transfer for call in calls) - best)
     return gained
 

@@ -1,7 +1,7 @@
 """One reduction holds all gradients, so it can only start when the last gradient is ready."""
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.analysis.step_profile.reductions import MANY, MOST, StepReductions, large, share_of, total_bytes
+from diagnostics.analysis.step_profile.state_calls import MANY, MOST, StepReductions, large, share_of, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap

@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from statistics import median
 
-from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
-from diagnostics.analysis.step_profile.reductions import MANY, MOST, tiny, total_bytes
+from diagnostics.analysis.step_profile.state_calls import MANY, MOST, tiny, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
+from diagnostics.causes.overlap._buckets import (
+    bucket_cap,
+    bucket_gain,
+    declared_cap,
+    fixed_cost,
+    good_buckets,
+    portions,
+)
 from diagnostics.contract.findings import Finding
 
 _TEXTS = Texts(__file__)
@@ -20,7 +26,7 @@ def decide(view: Overview) -> Finding:
     steps = view.reductions
     calls = [call for call in steps.sample.last() if call.message.op == "all_reduce"]
     count, small, size = len(calls), tiny(calls, 0), total_bytes(calls)
-    good_count = attainable.good_buckets(size)
+    good_count = good_buckets(size)
     if count < MANY or (size and small < MOST * count) or count < 2 * good_count:
         return _TEXTS.ruled_out(tiny=small, count=count)
     exposed = steps.typical(lambda step: sum(call.exposed_transfer for call in step.last())) / MS
@@ -36,7 +42,7 @@ def decide(view: Overview) -> Finding:
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:
     if not calls:
         return 0.0
-    spared = max(0, len(calls) - attainable.good_buckets(total_bytes(calls)))
+    spared = max(0, len(calls) - good_buckets(total_bytes(calls)))
     fixed = spared * min(view.latency_ns, median(call.transfer for call in calls)) / MS
     return min(fixed, bucket_gain(view, calls, backward)) if view.on_device else fixed
 

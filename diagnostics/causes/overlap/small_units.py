@@ -3,8 +3,7 @@
 from statistics import median
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.analysis.step_profile.reductions import MOST, tiny, total_bytes
-from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
+from diagnostics.analysis.step_profile.state_calls import GOOD_UNITS, MOST, MicroBatch, tiny, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import fixed_cost, portions

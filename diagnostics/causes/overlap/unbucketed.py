@@ -3,7 +3,7 @@
 from collections import Counter
 
 from diagnostics.analysis.step_profile.overview import Overview
-from diagnostics.analysis.step_profile.reductions import MANY, total_bytes
+from diagnostics.analysis.step_profile.state_calls import MANY, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_gain

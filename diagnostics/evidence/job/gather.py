@@ -16,12 +16,12 @@ from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
-from diagnostics.evidence.job import assign_ranks, run_folder, world_size
+from diagnostics.evidence.job import assign_ranks, run_folder
+from diagnostics.evidence.job.assign_ranks import Claims
 from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import leave, of_after_end, of_other_times, one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.job.walk import Walk, is_ruled_out
-from diagnostics.evidence.job.world_size import Claims
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -248,9 +248,9 @@ class _Gathering(Struct):
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
         refuse_mixed_times(evidence, traces)
         leave(evidence, of_other_times(evidence) | of_after_end(evidence))
-        world_size.settle(evidence, self.claims)
+        assign_ranks.settle_world_size(evidence, self.claims)
         assign_ranks.adopt_single(evidence)
-        world_size.environment(evidence)
+        assign_ranks.take_environment(evidence)
         evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
 
     def tell_foreign(self) -> None:

@@ -1,4 +1,7 @@
-"""Classifies what a rank's main thread is doing, by its frames (`activity.yaml`), native frames, or source line."""
+"""Classifies what a rank's main thread is doing, by its frames (`activity.yaml`), native frames, or source line.
+
+`blocking_calls.yaml` lists C functions in which a host may block, by their names in Python and in native stacks.
+"""
 
 import ast
 import builtins
@@ -6,19 +9,40 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import takewhile
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.contract.files import patterns_beside, table_beside
+from diagnostics.contract.files import patterns_beside, read_table, table_beside
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Frame, Stacks, Thread
-from diagnostics.evidence.stacks import blocking_calls
-from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, QUICK_METHODS, WORK, Kind
 from diagnostics.evidence.stacks.dumps import is_native, is_users, main_thread, where
 from diagnostics.evidence.stacks.source_file import source
+
+Kind = Literal["collective", "lock", "file I/O", "process", "network", "sleep", "device", "input", "store"]
+Blocks = tuple[Kind, Phrase]  # Kind of resource a call may block on and its wording: `("lock", "waiting for a lock")`.
+
+_CALLS: dict[str, Any] = read_table(Path(__file__).with_name("blocking_calls.yaml"))
+_BLOCKS: dict[str, Blocks] = {name: (kind, Phrase(name, words, {})) for name, (kind, words) in _CALLS["blocks"].items()}
+
+
+def _by_name(names: dict[str, list[str]]) -> dict[str, Blocks]:
+    return {name: _BLOCKS[blocks] for blocks, group in names.items() for name in group}
+
+
+LOCK, READ, STORE, WORK = (_BLOCKS[name] for name in ("lock", "read", "store", "work"))
+CALLS = _by_name(_CALLS["calls"])
+METHODS = {kind: _by_name(names) for kind, names in _CALLS["methods"].items()}
+"""Kind of object -> method in C, or `""` for entering or iterating it."""
+MAKERS: dict[str, str] = {maker: kind for kind, makers in _CALLS["makers"].items() for maker in makers}
+"""What makes an object -> its kind."""
+QUICK, QUICK_METHODS = frozenset(_CALLS["quick"]), frozenset(_CALLS["quick_methods"])
+"""Builtins and methods that never block."""
+_NATIVE, _KERNEL = (
+    tuple((re.compile(pattern), _BLOCKS[name]) for name, pattern in _CALLS[table]) for table in ("native", "kernel")
+)
 
 
 class Waiting(Struct, frozen=True):
@@ -267,8 +291,8 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Activity:
 def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tuple[Doing, Phrase] | None:
     """Return the blocking call in C of the innermost frame: from native frames, else from the source line."""
     native = list(takewhile(is_native, thread.frames))
-    calls = [blocks for frame in native if (blocks := blocking_calls.native(frame.function)) is not None]
-    is_read = bool(calls) and calls[-1] == blocking_calls.READ  # As of a file, or of a terminal by input().
+    calls = [blocks for frame in native if (blocks := blocking_call(frame.function)) is not None]
+    is_read = bool(calls) and calls[-1] == READ  # As of a file, or of a terminal by input().
     line = waiting(python[0], taken_s) if python and (is_read or not native) else None
     if line is not None and (line.kind == "input" or not calls):
         return line.kind, phrase("in_call", what=line.words, call=line.call)
@@ -278,3 +302,16 @@ def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tupl
 def _place(frame: Frame) -> str:
     """Return `file:function` of a frame without the class, which py-spy prints and faulthandler does not."""
     return f"{frame.file.replace(chr(92), '/')}:{frame.function.rpartition('.')[2]}"
+
+
+def blocked_in_kernel(wchan: str) -> Blocks | None:
+    """Return what a function of the kernel shows that a thread waits for, or None if it may be anything."""
+    return next((blocks for pattern, blocks in _KERNEL if pattern.search(wchan)), None)
+
+
+def blocking_call(function: str) -> Blocks | None:
+    """Return what a C function may block in, or None if it is not a known one."""
+    name = function.removesuffix("_nocancel")
+    if name.startswith("__"):
+        name = name.removeprefix("__GI_").lstrip("_").removeprefix("libc_")
+    return next((blocks for pattern, blocks in _NATIVE if pattern.match(name)), None)

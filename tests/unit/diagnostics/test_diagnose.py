@@ -20,7 +20,7 @@ from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, Ru
 from diagnostics.evidence.readers.watch import ENDED_WELL
 from diagnostics.report.notes import coverage
 from diagnostics.report.overview import headline
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from tests.unit.diagnostics.report.samples import report
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,7 +16,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.tree.arbitrate import arbitrate, settled
-from diagnostics.tree.built_in import built_in as built_in_trees
+from diagnostics.tree.load import built_in as built_in_trees
 
 START_NS = 1_790_000_000_000_000_000
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

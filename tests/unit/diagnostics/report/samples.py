@@ -12,7 +12,7 @@ from diagnostics.report import html, markdown, terminal
 from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
 from diagnostics.tree.arbitrate import all_leaves
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 
 
 def shown(report: Report, *, columns: int | None, colour: bool, verbose: bool = False, page: str = "") -> str:

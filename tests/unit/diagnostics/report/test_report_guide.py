@@ -9,7 +9,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Report
 from diagnostics.tree.arbitrate import all_leaves
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from tests.unit.diagnostics.report.samples import shown as render
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from diagnostics.contract.findings import Cost, Finding, Group, Stated, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.tree.arbitrate import Verdict, arbitrate, settled
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from tests.shared_data import shared_data
 from tests.work import calls_in
 

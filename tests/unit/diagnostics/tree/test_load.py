@@ -8,8 +8,7 @@ import pytest
 
 from diagnostics.causes.registry import collect
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.tree.built_in import built_in
-from diagnostics.tree.load import load
+from diagnostics.tree.load import built_in, load
 from diagnostics.tree.model import leaves
 
 CATALOGUE = {

@@ -13,7 +13,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
 from diagnostics.evidence.readers import watch
 from diagnostics.tree.arbitrate import arbitrate
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, outcome
 
 

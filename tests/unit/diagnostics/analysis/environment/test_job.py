@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from diagnostics.analysis.environment.job import JobEnvironment, RankLint, job_environment
-from diagnostics.analysis.environment.recorded import ALL
 from diagnostics.causes.lint_texts import lint_text
+from diagnostics.evidence.job.assign_ranks import ALL_RANKS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.analysis.calls import fact
@@ -23,7 +23,7 @@ def disagreeing(job: JobEnvironment) -> list[RankLint]:
 
 
 def test_a_lint_of_all_ranks_names_none_and_one_of_some_names_them() -> None:
-    assert lints(environment({ALL: {"NCCL_BUFFSIZE": "4M"}})) == [("NCCL_BUFFSIZE", "env.silent_zero", ())]
+    assert lints(environment({ALL_RANKS: {"NCCL_BUFFSIZE": "4M"}})) == [("NCCL_BUFFSIZE", "env.silent_zero", ())]
     ranks = {0: {"NCCL_DEBUG": "TRACE"}, 1: {"NCCL_DEBUG": "TRACE"}, 2: {}}
     assert lints(environment(ranks)) == [("NCCL_DEBUG", "env.debug_left_on", (0, 1))]
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from diagnostics.analysis.step_profile.breakdown import Breakdown
+from diagnostics.analysis.step_profile.breakdown import Breakdown, attainable_percent
 from diagnostics.analysis.step_profile.profile import RankProfile, profile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile
@@ -112,3 +112,8 @@ def test_unknown_kernels_beside_collectives_are_listed(tmp_path: Path) -> None:
     sim.collective("all_reduce", 1 << 20, 50.0)
     sim.kernel(10.0, name="strange_thing", stream=20)
     assert boiled(write(sim, tmp_path)[0]).unknown == {"strange_thing": 1}
+
+
+@pytest.mark.parametrize(("transfer", "compute", "percent"), [(0, 5, 100), (10, 5, 50), (5, 10, 100), (10, 0, 0)])
+def test_no_more_can_overlap_than_there_is_compute(transfer: float, compute: float, percent: float) -> None:
+    assert attainable_percent(transfer, compute) == percent

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.environment.job import recorded
 from diagnostics.analysis.environment.known_bugs import Installed, bug_in, known_bugs
-from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.analysis.stall.explain import explain
 from diagnostics.causes.env.known_bug import seen

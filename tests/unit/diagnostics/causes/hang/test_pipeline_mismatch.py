@@ -13,7 +13,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from diagnostics.evidence.ring.format import RAISED, STARTED
 from diagnostics.tree.arbitrate import arbitrate
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from tests.unit.diagnostics.analysis.calls import call, job as job_of
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.hang.test_all_to_all_splits import decide, splits

@@ -12,7 +12,7 @@ from diagnostics.causes.hang._unconfirmed import UNRECORDED, ending_unknown, lef
 from diagnostics.contract.findings import Finding, Stated, text_of
 from diagnostics.evidence.model import RankError, RunEvidence
 from diagnostics.tree.arbitrate import settled
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from tests.unit.diagnostics.analysis.calls import call, fact, job, waiting
 
 DONE = {rank: [call(1), call(2)] for rank in range(2)}

@@ -6,7 +6,7 @@ from typing import Any
 from diagnostics.contract.findings import Detection, Finding
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.tree.arbitrate import arbitrate
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from tests.trace_scenarios import SCENARIOS, Scenario
 from tests.traits import recorded_traits
 

@@ -1,4 +1,7 @@
-"""Reductions of gradients: number, sizes, times and overlap. No verdicts."""
+"""Collectives of model states: reductions of gradients by step, gathers and reductions of shards by micro-batch.
+
+Number, sizes, times and overlap; no verdicts.
+"""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -13,6 +16,8 @@ MANY = 8  # Number of reductions per backward pass that counts as many: twice th
 MOST = 0.8  # Share of the bytes, or of the calls, that counts as nearly all of them.
 TINY_BYTES = 1 << 20
 """Size of DDP's first bucket; up to it, a collective's time is mostly fixed cost (Li et al. 2020, figure 2)."""
+GOOD_UNITS = 8
+"""Number of units above which finer sharding hides little more (FSDP's guidance: one unit per block or two)."""
 _OPS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _SCALAR_BYTES = 64  # Size up to which a reduction is a norm, a loss or a flag and not a gradient.
 _LARGE = 0.1  # Minimum share of the bytes for a reduction to count as large.
@@ -114,3 +119,60 @@ def find_reductions(profiles: Sequence[RankProfile]) -> Reductions:
                 steps[call.step].after.append(call)
         result.of_rank[profile.rank] = [step for step in steps if step.micros]
     return result
+
+
+class MicroBatch(Struct):
+    """Gathers and reductions of one micro-batch of one step of one rank."""
+
+    gathers: list[CallProfile] = field(default_factory=list)
+    """Gathers in forward."""
+    again: list[CallProfile] = field(default_factory=list)
+    """Gathers in backward."""
+    scatters: list[CallProfile] = field(default_factory=list)
+    compute: int = 0
+    """Compute time of one micro-batch, ns."""
+
+    @property
+    def calls(self) -> list[CallProfile]:
+        """All gathers and reductions of the micro-batch."""
+        return self.gathers + self.again + self.scatters
+
+
+class Units(PerRank[MicroBatch]):
+    """Gathers and reductions of all ranks, by micro-batch."""
+
+    sharded: bool
+    """Whether there are any all_gathers and reduce_scatters."""
+    phases: bool
+    """Whether the trace shows when forward and backward run."""
+
+
+def find_units(profiles: Sequence[RankProfile]) -> Units:
+    """Return the gathers and reductions of all ranks, by micro-batch."""
+    calls = [call for profile in profiles for call in profile.state_calls()]
+    return Units(
+        {profile.rank: _micro_batches(profile) for profile in profiles},
+        sharded={"all_gather", "reduce_scatter"} <= {call.message.op for call in calls},
+        phases=any(call.phase for call in calls),
+    )
+
+
+def hidden_share(calls: Sequence[CallProfile]) -> float:
+    """Return the share of the calls' time that overlaps with compute."""
+    time = sum(call.duration for call in calls)
+    return sum(call.overlapped for call in calls) / time if time else 0.0
+
+
+def _micro_batches(profile: RankProfile) -> list[MicroBatch]:
+    batches: dict[tuple[int, int], MicroBatch] = {}
+    for call in profile.state_calls():
+        if call.message.op not in ("all_gather", "reduce_scatter") or call.phase in ("", "optimizer"):
+            continue
+        batch = batches.setdefault((call.step, call.micro), MicroBatch())
+        if call.message.op == "reduce_scatter":
+            batch.scatters.append(call)
+        else:
+            (batch.gathers if call.phase == "forward" else batch.again).append(call)
+    for (step, _), batch in batches.items():
+        batch.compute = profile.steps[step].times.compute // max(1, profile.steps[step].micros)
+    return [batches[key] for key in sorted(batches)]

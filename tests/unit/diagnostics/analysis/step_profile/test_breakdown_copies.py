@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from diagnostics.analysis.step_profile.breakdown import Covers
+from diagnostics.analysis.step_profile.breakdown import CopyProfile, Covers, copy_profiles
 from diagnostics.analysis.step_profile.classify import classify
-from diagnostics.analysis.step_profile.copies import CopyProfile, copy_profiles
 from tests.trace_generator import Simulator
 from tests.unit.diagnostics.analysis.step_profile.profiles import traces
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.environment.recorded import ALL, CONFIGURATION, Source, echoes_as, interfaces, recorded
+from diagnostics.analysis.environment.job import CONFIGURATION, Source, echoes_as, interfaces, recorded
+from diagnostics.evidence.job.assign_ranks import ALL_RANKS
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from tests.unit.diagnostics.analysis.calls import fact
 
 
 def evidence(*facts: LogFact, run: RunEvidence | None = None, **environment: dict[str, str]) -> Evidence:
-    by_rank = {ALL if name == "all" else int(name[1:]): own for name, own in environment.items()}
+    by_rank = {ALL_RANKS if name == "all" else int(name[1:]): own for name, own in environment.items()}
     return Evidence(Path(), Limits(), facts=list(facts), environment=by_rank, run=run)
 
 
@@ -23,7 +24,7 @@ def run(config: dict[str, Any] | None = None, **manifest: Any) -> RunEvidence:
 def test_variables_of_all_ranks_hold_for_each_and_its_own_win() -> None:
     result = recorded(evidence(all={"NCCL_NET": "IB", "NCCL_ALGO": "Ring"}, r2={"NCCL_NET": "Socket"}))
     assert result.variables == {
-        ALL: {"NCCL_NET": "IB", "NCCL_ALGO": "Ring"}, 2: {"NCCL_NET": "Socket", "NCCL_ALGO": "Ring"},
+        ALL_RANKS: {"NCCL_NET": "IB", "NCCL_ALGO": "Ring"}, 2: {"NCCL_NET": "Socket", "NCCL_ALGO": "Ring"},
     }  # fmt: skip
     assert result.value("NCCL_NET", (2,)) == "Socket" and result.value("NCCL_NET", (1,)) == "IB"
     assert result.value("NCCL_X", ()) == "" and result.count == 2 and result.complete
@@ -40,7 +41,7 @@ def test_the_configuration_counts_where_the_environment_only_repeats_it() -> Non
     config = {"nccl": {"variables": {"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "{interface}", "NCCL_ALGO": "Ring"}}}
     environment = {"NCCL_NET": "IB", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_ALGO": "Tree"}
     result = recorded(evidence(run=run(config, environment=environment)))
-    assert result.variables[ALL] == environment and result.complete
+    assert result.variables[ALL_RANKS] == environment and result.complete
     files = {name: result.source(name, ()).file for name in environment}
     assert files == {"NCCL_NET": CONFIGURATION, "NCCL_SOCKET_IFNAME": "manifest.json", "NCCL_ALGO": "manifest.json"}
 

@@ -5,8 +5,16 @@ import importlib
 
 import pytest
 
-from diagnostics.evidence.stacks import blocking_calls
-from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METHODS, QUICK, kernel, native
+from diagnostics.evidence.stacks.activity import (
+    CALLS,
+    LOCK,
+    MAKERS,
+    METHODS,
+    QUICK,
+    QUICK_METHODS,
+    blocked_in_kernel,
+    blocking_call,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +34,7 @@ from diagnostics.evidence.stacks.blocking_calls import CALLS, LOCK, MAKERS, METH
     ],
 )
 def test_functions_of_native_stacks(function, words):
-    blocks = native(function)
+    blocks = blocking_call(function)
     assert (blocks and str(blocks[1])) == words
 
 
@@ -36,7 +44,7 @@ def test_functions_of_native_stacks(function, words):
      ("hrtimer_nanosleep", "sleep"), ("do_wait", "process"), ("futex_wait_queue", None), ("ep_poll", None), ("", None)],
 )  # fmt: skip
 def test_functions_of_the_kernel(wchan, kind):
-    blocks = kernel(wchan)
+    blocks = blocked_in_kernel(wchan)
     assert (blocks and blocks[0]) == kind
 
 
@@ -69,4 +77,4 @@ def test_words_name_no_call():
         "input",
         "store",
     }
-    assert blocking_calls.QUICK_METHODS
+    assert QUICK_METHODS

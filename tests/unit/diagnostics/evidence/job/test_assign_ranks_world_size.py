@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.evidence.job.world_size import ALL_RANKS, Claims, environment, settle
+from diagnostics.evidence.job.assign_ranks import ALL_RANKS, Claims, settle_world_size, take_environment
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.values import MOST_RANKS
@@ -22,7 +22,7 @@ def run(**manifest):
 
 def settled(*facts, claims=None, **fields):
     evidence = Evidence(Path("/job"), Limits(), facts=list(facts), **fields)
-    settle(evidence, claims or Claims())
+    settle_world_size(evidence, claims or Claims())
     return evidence
 
 
@@ -100,7 +100,7 @@ def test_variables_of_the_job_and_of_ranks():
         fact("variable", name=7), fact("world_size", nranks=2),
         run=run(environment=recorded),
     )  # fmt: skip
-    environment(evidence)
+    take_environment(evidence)
     assert evidence.environment == {
         ALL_RANKS: {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": "eth0"},
         1: {"NCCL_IB_DISABLE": "1"},
@@ -109,5 +109,5 @@ def test_variables_of_the_job_and_of_ranks():
 
 def test_a_manifest_without_variables_adds_none():
     evidence = settled(run=run(environment=["NCCL_DEBUG"]))
-    environment(evidence)
+    take_environment(evidence)
     assert evidence.environment == {}

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from diagnostics.causes import registry
 from diagnostics.causes.registry import BRANCHES
 from diagnostics.contract.causes import ExplainedBy
-from diagnostics.tree.built_in import built_in
+from diagnostics.tree.load import built_in
 from diagnostics.tree.model import Gate, gates, leaves, minimal_cut_sets
 
 CAUSES = registry.built_in()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.analysis.step_profile.reductions import PerRank, find_reductions, large, share_of, tiny, total_bytes
+from diagnostics.analysis.step_profile.state_calls import PerRank, find_reductions, large, share_of, tiny, total_bytes
 from tests.unit.diagnostics.analysis.step_profile.profiles import MIB, call, rank, step
 
 

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.step_profile.attainable import (
+from diagnostics.causes.overlap._buckets import (
     MIB,
-    attainable_percent,
     exposed_in_buckets,
     exposed_in_units,
     good_buckets,
@@ -13,11 +12,6 @@ from diagnostics.analysis.step_profile.attainable import (
 )
 
 TIMES = st.floats(0, 1e6)
-
-
-@pytest.mark.parametrize(("transfer", "compute", "percent"), [(0, 5, 100), (10, 5, 50), (5, 10, 100), (10, 0, 0)])
-def test_no_more_can_overlap_than_there_is_compute(transfer: float, compute: float, percent: float) -> None:
-    assert attainable_percent(transfer, compute) == percent
 
 
 @pytest.mark.parametrize(("total", "buckets"), [(1, 4), (100 * MIB, 4), (101 * MIB, 5), (1000 * MIB, 40)])

@@ -1,6 +1,6 @@
 """Gathers and reductions of sharded parameters by micro-batch."""
 
-from diagnostics.analysis.step_profile.units import find_units, hidden_share
+from diagnostics.analysis.step_profile.state_calls import find_units, hidden_share
 from tests.unit.diagnostics.analysis.step_profile.profiles import call, rank, step
 
 
