@@ -37,23 +37,18 @@ def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes:
     return replace(finding, where=finding.where or tuple(places), cost=Cost(cost_bytes, "bytes"))
 
 
-def of_gather(
-    job: JobMemory, call: Gather, seen: Phrase, sizes: tuple[int, int], texts: Texts, about: Figures
-) -> Finding:
-    """Return the confirmed finding about a gather.
+def gather_figures(job: JobMemory, call: Gather, made_bytes: int, cost_bytes: int) -> Figures:
+    """Return the figures that texts about a gather have, whose output has `made_bytes` and which costs `cost_bytes`."""
+    peak, more = job.peak(), on_more_ranks(job.predicted(fixed_bytes=cost_bytes))
+    at, saves = spot(call.site, call.at_head), of_peak(cost_bytes, peak)
+    return {"call": call, "at": at, "share": share(made_bytes, peak), "on_more_ranks": more, "saves": saves}
 
-    `sizes` are the bytes of its output and those that it costs; `about` has `row` of the texts, `confidence` and
-    `ranks` of the finding, and the figures of the row that other gathers lack.
-    """
-    (made_bytes, cost_bytes), peak = sizes, job.peak()
-    fields = {name: about.pop(name) for name in ("confidence", "ranks")}
-    figures: Figures = {"call": call, "at": spot(call.site, call.at_head), "share": share(made_bytes, peak)}
-    figures["on_more_ranks"] = on_more_ranks(job.predicted(fixed_bytes=cost_bytes))
-    figures["saves"] = of_peak(cost_bytes, peak)
-    facts = texts.facts(about.pop("row"), **figures | about)
+
+def of_gather(job: JobMemory, call: Gather, facts: Facts, seen: Phrase, ranks: tuple[int, ...], **more: Any) -> Finding:
+    """Return the confirmed finding about a gather, at its line and in its step; `more` are cost and confidence."""
+    places = where(call.site, call.at_head, ranks[0] if ranks else None, TEXTS.phrase("call", call=call))
     evidence = (EvidenceItem(call.evidence, call.file, seen), *peak_items(job))
-    fields |= {"step": call.step, "where": call_site(call, fields["ranks"]), "evidence": evidence}
-    return confirmed(job, facts, cost_bytes=cost_bytes, **fields)
+    return confirmed(job, facts, ranks=ranks, step=call.step, where=places, evidence=evidence, **more)
 
 
 def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:
@@ -65,12 +60,6 @@ def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:
     region = f", {region_text(rank.curve.peak_region)}" if rank.curve.peak_region not in NOWHERE else ""
     detail = TEXTS.phrase("peak", rank=rank.rank, peak=job.curve_peak(rank), step=step, region=region)
     return (EvidenceItem("trace", rank.trace_file, detail),)
-
-
-def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:
-    """Return the line of a gather, attributed to the first of the ranks."""
-    does = TEXTS.phrase("call", call=call)
-    return where(call.site, call.at_head, ranks[0] if ranks else None, does)
 
 
 def where(site: Frame | None, at_head: bool, rank: int | None, does: str | Phrase) -> tuple[Where, ...]:

@@ -65,9 +65,10 @@ def _whole(
         return None
     seen = _TEXTS.phrase("seen" if count == 1 else "seen_parts", size=size_bytes, count=count)
     part = f"{size_bytes / (job.size.gather_bytes or size_bytes):.0%}"
-    about: shared.Figures = {"row": row, "ranks": ranks, "confidence": CERTAIN if by_units else STATED, "part": part}
-    about |= {"gathered": Bytes(size_bytes), "count": count, "sharded": "sharded " if by_units else ""}
-    return shared.of_gather(job, call, seen, (size_bytes, saved), _TEXTS, about)
+    figures = shared.gather_figures(job, call, size_bytes, saved)
+    figures |= {"part": part, "gathered": Bytes(size_bytes), "count": count, "sharded": "sharded " if by_units else ""}
+    facts, confidence = _TEXTS.facts(row, **figures), CERTAIN if by_units else STATED
+    return shared.of_gather(job, call, facts, seen, ranks, confidence=confidence, cost_bytes=saved)
 
 
 def _together(job: JobMemory, whole_bytes: int, largest: Gather) -> Finding | None:

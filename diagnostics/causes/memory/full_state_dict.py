@@ -58,9 +58,10 @@ def decide(job: JobMemory) -> Finding:
         seen = _TEXTS.phrase("seen", gathers=len(calls), total=total)
         what = _TEXTS.phrase("all_states" if total >= WITH_OPTIMIZER * whole else "parameters")
         row = "gathered_by_dtk" if job.is_dtk else "gathered"
-        about: shared.Figures = {"row": row, "ranks": ranks, "confidence": CERTAIN}
-        about |= {"who": shared.rank_names(ranks), "gathers": len(calls), "what": what, "alive": Bytes(alive)}
-        return shared.of_gather(job, call, seen, (alive, alive), _TEXTS, about)
+        figures = shared.gather_figures(job, call, alive, alive)
+        figures |= {"who": shared.rank_names(ranks), "gathers": len(calls), "what": what, "alive": Bytes(alive)}
+        facts = _TEXTS.facts(row, **figures)
+        return shared.of_gather(job, call, facts, seen, ranks, confidence=CERTAIN, cost_bytes=alive)
     if job.size.shards == 1:
         return shared.TEXTS.ruled_out("unsharded", strategy=job.size.strategy)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):

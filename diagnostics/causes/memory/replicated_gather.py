@@ -36,36 +36,41 @@ class Site(Struct):
 
 def decide(job: JobMemory) -> Finding:
     """Decide from the output sizes of the user's gathers, and from how much of the outputs is retained."""
-    peak = job.peak() or job.size.parameter_bytes
     worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
-    least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
-    call = worst.call if worst is not None else None
-    # One tensor may be a layer's input, so its line must be known.
-    is_copies = call and (call.is_list or call.kind == "object" or (peak is not None and call.site is not None))
-    is_large = call is not None and is_copies and call.full_bytes >= least
-    if worst is not None and call is not None and (worst.per_step_bytes >= RETAINED * least or is_large):
-        cost = max(call.full_bytes, worst.retained_bytes)
-        ranks = job.ranks_of(worst.ranks, call.ranks)
-        what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
-        about: shared.Figures = {
-            "row": "objects" if call.kind == "object" else "parameters" if call.like_parameter else "default",
-            "what": _TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
-            "part": Bytes(call.full_bytes // call.ranks),
-            "share": shared.share(call.full_bytes, peak),
-            "keeps": _TEXTS.phrase("keeps", size=worst.per_step_bytes) if worst.per_step_bytes else "",
-            "on_more_ranks": shared.on_more_ranks(job.predicted(linear_bytes=cost), ": "),
-            "saves": shared.of_peak(cost, peak),
-        }
-        about |= {"ranks": ranks, "confidence": SEEN if call.site is not None else PROBABLE}
-        seen = _TEXTS.phrase("seen", calls=worst.calls, call=call)
-        return shared.of_gather(job, call, seen, (call.full_bytes, cost), _TEXTS, about)
     if worst is not None:
-        return _TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))
+        return _confirmed(job, worst) if _weighs(job, worst) else _TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))
     flights = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
     flights = [flight for flight in flights if all(call.kind != "unknown" for call in flight.gathers)]
     if flights or any(rank.ring or rank.trace for rank in job.ranks.values()):
         return shared.TEXTS.ruled_out("no_other_gather")
     return shared.not_recorded(job, "callers")
+
+
+def _weighs(job: JobMemory, worst: Site) -> bool:
+    """Return whether the outputs of a call, or what its steps retain of them, are a large part of the memory."""
+    peak, call = job.peak() or job.size.parameter_bytes, worst.call
+    least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
+    # One tensor may be a layer's input, so its line must be known.
+    is_copies = call.is_list or call.kind == "object" or (peak is not None and call.site is not None)
+    return worst.per_step_bytes >= RETAINED * least or (is_copies and call.full_bytes >= least)
+
+
+def _confirmed(job: JobMemory, worst: Site) -> Finding:
+    peak, call = job.peak() or job.size.parameter_bytes, worst.call
+    cost = max(call.full_bytes, worst.retained_bytes)
+    what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
+    row = "objects" if call.kind == "object" else "parameters" if call.like_parameter else "default"
+    figures = shared.gather_figures(job, call, call.full_bytes, cost) | {
+        "what": _TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
+        "part": Bytes(call.full_bytes // call.ranks),
+        "share": shared.share(call.full_bytes, peak),
+        "keeps": _TEXTS.phrase("keeps", size=worst.per_step_bytes) if worst.per_step_bytes else "",
+        "on_more_ranks": shared.on_more_ranks(job.predicted(linear_bytes=cost), ": "),
+        "saves": shared.of_peak(cost, peak),
+    }
+    facts, seen = _TEXTS.facts(row, **figures), _TEXTS.phrase("seen", calls=worst.calls, call=call)
+    ranks, confidence = job.ranks_of(worst.ranks, call.ranks), SEEN if call.site is not None else PROBABLE
+    return shared.of_gather(job, call, facts, seen, ranks, confidence=confidence, cost_bytes=cost)
 
 
 def _sites(job: JobMemory) -> list[Site]:
