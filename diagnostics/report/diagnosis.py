@@ -8,10 +8,10 @@ from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where,
 from diagnostics.contract.formatting import ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc, drawings, overview, symptoms, wording
-from diagnostics.report.branches import WordedBranch, worded
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.report.without_cause import account_asks, log_asks
+from diagnostics.report.wording import WordedBranch, worded
 from diagnostics.tree.outcome import account_of
 
 _said = wording.texts_beside(__file__)

@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.contract.formatting import Phrase
 from diagnostics.contract.secrets import masked
-from diagnostics.report.branches import worded
 from diagnostics.report.model import SCHEMA, Report
+from diagnostics.report.wording import worded
 
 _OF_FINDING = ("confidence", "ranks", "victims", "group", "position", "step", "where", "cost", "evidence")
 DEPTH = 32  # Chosen: maximum nesting of measures; deeper values become null.

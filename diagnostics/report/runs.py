@@ -1,7 +1,4 @@
-"""Runs as documents: a list of them, as a table and as JSON, and the details of one for `dtk show`.
-
-Listing ten thousand runs takes a tenth of a second.
-"""
+"""Runs as documents: a list as a table and as JSON, in a tenth of a second for ten thousand; details for `dtk show`."""
 
 import contextlib
 import json

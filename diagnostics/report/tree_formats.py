@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Status
 from diagnostics.contract.formatting import clean
-from diagnostics.report.branches import WordedBranch
+from diagnostics.report.wording import WordedBranch
 
 _COLOURS: dict[Status, tuple[str, str]] = table_beside(__file__)["colours"]
 _PROBABILITY: dict[Status, str] = {"confirmed": "1.0", "ruled_out": "0.0"}

@@ -1,12 +1,18 @@
-"""Text for the parts of a finding other than its own text (`text_of`): culprits, source locations, cost."""
+"""Words for the parts of a finding other than its own text (`text_of`), and for the branches of the fault tree."""
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from diagnostics.causes.registry import by_id
+from diagnostics.contract.causes import GateKind
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Cost, Finding, Where
+from diagnostics.contract.findings import Cost, Finding, Status, Where, text_of
 from diagnostics.contract.formatting import bytes_text, filled, numbers_text, ranks_text
 from diagnostics.report.document import Span, Text
+from diagnostics.tree.evaluate import Branch
+
+_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 
 
 def texts_beside(module: str) -> Callable[..., str]:
@@ -64,3 +70,46 @@ def cost(value: Cost | None) -> str:
         return bytes_text(value.value)
     unit = value.unit.replace("steps", "step") if value.value == 1 else value.unit
     return f"{value.value:.3g} {unit}" if value.value < 1000 else f"{value.value:,.0f} {unit}"
+
+
+class WordedBranch(Struct, frozen=True):
+    """A branch with its words, as report.json contains it."""
+
+    id: str
+    title: str
+    gate: GateKind | None
+    """None for a leaf, whose `id` is its cause."""
+    status: Status
+    measured: str = ""
+    """The value on the edge that leads here."""
+    reason: str = ""
+    """Why a branch is ruled out, or what an undecided one lacks."""
+    missing: str = ""
+    """For an undecided leaf: the override or variable that would record what is missing."""
+    children: "tuple[WordedBranch, ...]" = ()
+
+
+def worded(branch: Branch) -> WordedBranch:
+    """Return the branch and all below it with their words."""
+    words = _of_gate(branch) if branch.gate else _of_leaf(branch)
+    children = tuple(map(worded, branch.children))
+    return WordedBranch(branch.id, branch.title, branch.gate, branch.status, **words, children=children)
+
+
+def _of_leaf(leaf: Branch) -> dict[str, str]:
+    if not leaf.findings:
+        return {"reason": _TEXTS["no_finding"]}
+    text = text_of(leaf.findings[0])
+    others = sum(finding.verdict == "confirmed" for finding in leaf.findings[1:])
+    measured = text.measured + (_TEXTS["others"].format(others=others) if others else "")
+    reason = "" if leaf.status == "confirmed" else text.summary
+    return {"measured": measured, "reason": reason, "missing": text.missing}
+
+
+def _of_gate(gate: Branch) -> dict[str, str]:
+    same = [child.title for child in gate.children if child.status == gate.status]
+    branches = f"{len(gate.children)} {'branch' if len(gate.children) == 1 else 'branches'}"
+    if gate.status != "ruled_out":
+        return {"measured": _TEXTS["of_status"].format(same=len(same), branches=branches, status=gate.status)}
+    row = "ruled_out_by_one" if gate.gate == "and" else "ruled_out"
+    return {"reason": _TEXTS[row].format(title="".join(same[:1]), branches=branches)}

@@ -103,8 +103,8 @@ def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str
         render = markdown.render if arguments.format == "markdown" else html.render
         return render(document(report))
     if arguments.format != "terminal":
-        from diagnostics.report.branches import worded
         from diagnostics.report.tree_formats import FORMATS as DRAWINGS
+        from diagnostics.report.wording import worded
 
         return DRAWINGS[arguments.format](worded(report.tree))
     from diagnostics.report import terminal

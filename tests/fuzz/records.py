@@ -31,9 +31,9 @@ from diagnostics.evidence.budget import OverBudgetError
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.format import GROUP, GROUPS_AT, HEADER, MAGIC, RECORD, TABLE_HEAD, TEXT_HEAD
 from diagnostics.report import html, jsonform, markdown, terminal
-from diagnostics.report.branches import worded
 from diagnostics.report.diagnosis import document
 from diagnostics.report.tree_formats import FORMATS
+from diagnostics.report.wording import worded
 from dtk.errors import DtkError
 from tests.fuzz.seeds import seeds
 from tests.unit.diagnostics.causes.examples import examples

@@ -16,7 +16,7 @@ from diagnostics.analysis.histories.read import Reading
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import ROOTED, Call, Described, Dump, GroupKey, Wire, describe, dtype, operation, settle
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
-from diagnostics.evidence.logs import nccl_calls
+from diagnostics.evidence.logs import nccl
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 
@@ -88,7 +88,7 @@ def _logged(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     A process shows a communicator by its address only. NCCL counts a group of calls as one, each rank its own sends,
     and replayed graphs without a line, so counts are compared only if the calls before agree, count by count.
     """
-    logged = [fact for fact in evidence.facts if fact.kind == nccl_calls.KIND]
+    logged = [fact for fact in evidence.facts if fact.kind == nccl.CALLS]
     size = max([evidence.world_size or 0, *(fact.fields["nranks"] for fact in logged)])
     logged = [fact for fact in logged if fact.fields["nranks"] == size]
     hosts = {fact.fields["process"].partition(":")[0] for fact in logged}
@@ -113,7 +113,7 @@ def _logged(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
             continue  # Its last lines are missing.
         own = [call for place in calls if place >= end for call in calls[place]]
         is_comparable &= calls.keys() >= {*range(begin, end + 1)} and len(own) == sum(place >= end for place in calls)
-        is_comparable &= {call.wire.op for call in own} <= nccl_calls.COUNTED
+        is_comparable &= {call.wire.op for call in own} <= nccl.COUNTED
         history = tuple(Call(key, place + 1, calls[place][0], place < end, None) for place in sorted(calls))
         files.append(PrintedCalls(rank, fact.file, history, tuple(range(size))))
     return files if is_comparable else []

@@ -1,7 +1,4 @@
-"""One rank's time by use: compute, communication, overlap, exposed, copies, idle; per step, group and phase.
-
-Of copies between host and device also amount, kind of host memory and exposed time. Decides nothing.
-"""
+"""One rank's time by use: compute, communication, overlap, exposed, copies, idle; per step, group, phase, copy."""
 
 import math
 import re
@@ -13,7 +10,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
-from diagnostics.evidence.trace.host_work import HostCopy, host_copy
+from diagnostics.evidence.trace.events import HostCopy, host_copy
 from diagnostics.evidence.trace.model import Trace
 
 _NUMBERS = re.compile(r", (?:seq|op_id|sizes) = .*")

@@ -1,7 +1,4 @@
-"""Collectives of model states: reductions of gradients by step, gathers and reductions of shards by micro-batch.
-
-Number, sizes, times and overlap; no verdicts.
-"""
+"""Collectives of model states: reductions of gradients by step, gathers and reductions of shards by micro-batch."""
 
 from collections.abc import Callable, Sequence
 from statistics import median

@@ -1,7 +1,4 @@
-"""Estimates the gain of other gradient buckets and units, and describes how finely collectives are divided.
-
-From measured times it takes the best possible schedule: an upper bound on the gain of a fix.
-"""
+"""Estimates the gain of other gradient buckets and units, and describes how finely collectives are divided."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Assigns log lines, stacks, errors and variables to ranks, and settles how many there are.
-
-Local ranks and NCCL's processes are mapped to global ranks.
-"""
+"""Assigns log lines, stacks, errors and variables to ranks, local ones to global ones, and settles the world size."""
 
 import re
 from collections import Counter, defaultdict
@@ -17,7 +14,7 @@ from diagnostics.contract.formatting import counted, first_of
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.job.choose import ERRORS
 from diagnostics.evidence.job.registry import files_of_ranks
-from diagnostics.evidence.logs.nccl_calls import KIND
+from diagnostics.evidence.logs.nccl import CALLS
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem, RankError, rank_in_name
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks.dumps import of_helper
@@ -264,7 +261,7 @@ def settle_world_size(evidence: Evidence, claims: Claims) -> None:
         nranks = fact.fields.get("nranks")
         if fact.kind in ("world_size", "start") and isinstance(nranks, int):
             claims.add(nranks, fact.file)
-        elif fact.kind in ("nccl_init", KIND) and isinstance(nranks, int):
+        elif fact.kind in ("nccl_init", CALLS) and isinstance(nranks, int):
             weakest = max(weakest, nranks)  # a communicator may belong to a sub-group
     topology = evidence.run.manifest.get("topology") if evidence.run is not None else None
     stated = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None

@@ -1,4 +1,4 @@
-"""Chooses among several files for one rank, and rejects folders that contain several jobs."""
+"""Chooses among several files of a rank, leaves out other attempts and times, and rejects folders of several jobs."""
 
 import re
 from collections import Counter, defaultdict
@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.errors import DiagnosticsError, ErrorRows
 from diagnostics.contract.files import open_regular, table_beside
-from diagnostics.contract.formatting import first_of
+from diagnostics.contract.formatting import UNNAMED, first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
+from diagnostics.evidence.endings import ORDER, ends_a_rank, of_error
 from diagnostics.evidence.job.rank_endings import NOTICED_S
-from diagnostics.evidence.limits import BLOCK_BYTES, head, tail
+from diagnostics.evidence.limits import BLOCK_BYTES, Limits, head, tail
 from diagnostics.evidence.logs.patterns import OF_KERNEL, moment, moments
-from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.reader import Reader
+from diagnostics.evidence.model import EarlierAttempt, Evidence, Owner, Problem, RankError
+from diagnostics.evidence.reader import Contents, Reader
+from diagnostics.evidence.readers import watch
+from diagnostics.evidence.readers.error import read as read_error
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.log import AFTER_THE_END, ENDED, training_ended
 from diagnostics.evidence.readers.nsys import NsysFile
@@ -42,6 +47,9 @@ _NAMED = 4  # Chosen: files, or files of one job, that a message names.
 _DIGESTED = 64  # Chosen: blocks of a file that its hash covers, so that traces of gigabytes take no minute.
 _HOUR_S = 3600.0  # Chosen: zones of whole hours, of which fewer than of quarters fit by chance.
 _HEAD_BYTES = 64 << 10
+_ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
+MOST_REPORTED = 3  # Maximum number of reported attempts before the last one.
+_MOST_RANKS = 1024  # Maximum number of error files read per earlier attempt.
 _EVENT, _BASE, _RANK = (re.compile("".join(parts).encode()) for parts in table_beside(__file__)["head"].values())
 _EPOCH_US = 1e15
 """Smaller times are relative to the boot time."""
@@ -246,3 +254,69 @@ def _digest(path: Path) -> str:
     except OSError:
         return ""
     return digest.hexdigest()
+
+
+def set_aside(
+    evidence: Evidence, files: Iterable[str], read: list[tuple[Contents, Owner]]
+) -> list[tuple[Contents, Owner]]:
+    """Return the contents of the last attempt; move errors of earlier ones to `evidence.earlier`.
+
+    Nothing is set aside if no content of the last attempt was read, as its result is then unknown.
+    """
+    for contents, _ in read:
+        offset = contents.offset or 0
+        for number, errors in enumerate(contents.earlier):
+            ranked = [e if e.rank is None or e.rank >= 0 else replace(e, rank=offset - 1 - e.rank) for e in errors]
+            evidence.earlier.append(EarlierAttempt(number, _first(ranked)))
+    if evidence.run is not None:
+        evidence.earlier = _of_run(evidence.run.root, evidence.run.attempt, evidence.limits)
+        return read
+    last = dict(sorted(filter(None, map(_place, files))))
+    if not any(last.values()):
+        return read
+    ended_well = any(fact.kind == watch.ENDED_WELL for contents, _ in read for fact in contents.facts)
+    speak = {place[0] for contents, _ in read if (place := _place(contents.file)) and place[1] == last[place[0]]}
+    of_last: list[tuple[Contents, Owner]] = []
+    earlier: dict[int, list[RankError]] = {}
+    for contents, owner in read:
+        place = _place(contents.file)
+        if place is not None and place[1] < last[place[0]] and (ended_well or place[0] in speak):
+            earlier.setdefault(place[1], []).extend(contents.errors)
+        elif place is None and ended_well and contents.errors:
+            # All attempts write to the launcher's log, which states at the end that the last one succeeded.
+            earlier.setdefault(max(last.values()) - 1, []).extend(contents.errors)
+        else:
+            of_last.append((contents, owner))
+    evidence.earlier += [EarlierAttempt(attempt, _first(errors)) for attempt, errors in sorted(earlier.items())]
+    return of_last
+
+
+def _place(file: str) -> tuple[str, int] | None:
+    match = _ATTEMPT.match(file)
+    return None if match is None else ((match[1] or "").rpartition("/")[0], int(match[2]))
+
+
+def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
+    """Return how the attempts of a dtk run before the last one ended, from their error files."""
+    earlier = []
+    for number in range(max(0, attempt - MOST_REPORTED), attempt):
+        errors, silent = [], []
+        for rank in range(_MOST_RANKS):
+            path = RunPaths(root).error(number, rank)
+            if not path.parent.is_dir() or path.parent.is_symlink():
+                break
+            silent += [] if path.exists() else [rank]
+            with suppress(OSError, ValueError):
+                errors.append(read_error(path, str(path.relative_to(root)), rank, limits))
+        earlier.append(EarlierAttempt(number, _first(errors), tuple(silent) if errors else ()))
+    return earlier
+
+
+def _first(errors: Iterable[RankError]) -> RankError | None:
+    """Return the error of the rank that failed first: causes before consequences, named ranks first, then by time."""
+
+    def order(error: RankError) -> tuple[int, bool, float]:
+        rank = UNNAMED if error.rank is None else error.rank
+        return ORDER[of_error(error, rank).kind], error.rank is None, error.time_s or 0.0
+
+    return min(filter(ends_a_rank, errors), key=order, default=None)

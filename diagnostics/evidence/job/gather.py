@@ -18,8 +18,14 @@ from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
 from diagnostics.evidence.job import assign_ranks, run_folder
 from diagnostics.evidence.job.assign_ranks import Claims
-from diagnostics.evidence.job.attempts import set_aside
-from diagnostics.evidence.job.choose import leave, of_after_end, of_other_times, one_per_rank, refuse_mixed_times
+from diagnostics.evidence.job.choose import (
+    leave,
+    of_after_end,
+    of_other_times,
+    one_per_rank,
+    refuse_mixed_times,
+    set_aside,
+)
 from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.job.walk import Walk, is_ruled_out
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole

@@ -1,6 +1,7 @@
-"""Tracebacks and stacks in the lines of a log, assembled for each writer."""
+"""Tracebacks and stacks in the lines of a log, assembled for each writer, and whether the log goes on below one."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
@@ -9,10 +10,9 @@ from operator import methodcaller
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.counters import GOES_ON, Counters
 from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
 from diagnostics.evidence.logs.lines import Line, split
 from diagnostics.evidence.logs.patterns import moment
@@ -20,6 +20,13 @@ from diagnostics.evidence.model import Frame, LogFact, RankError
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks import dumps as stack_dumps
 
+GOES_ON = 3
+"""Chosen: different steps behind a traceback by which the process that printed both has survived it."""
+PEERS_GO_ON = 50
+"""Chosen: the same of any rank. Up to their next collective, the peers of a rank that died print one accumulation of
+micro-batches at most."""
+_TEXT = patterns_beside(__file__, "steps")  # Compiled patterns, documented in the table.
+_LINE, _HEAD = 400, 80  # Characters of a line that are read, and of those in front of a number that are compared.
 MAX_ERRORS = 2000
 MAX_STACKS = 4096
 MAX_FACTS = 20_000
@@ -37,6 +44,29 @@ STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
 _THREADS = "_bootstrap_inner", "_bootstrap"
 """Outermost frames of a side thread, in threading.py."""
+
+
+class Counters(Struct):
+    """The steps above a traceback and below it, by the text in front of them."""
+
+    highest: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    rises: Counter[str] = field(default_factory=Counter)
+    """Lines in which a step was higher than before."""
+    above: frozenset[str] = frozenset()  # What rose often enough above the traceback.
+
+    def go_on(self, text: str) -> bool:
+        """Read a line; return whether enough steps were printed by now.
+
+        A monitor or a summary of the run goes on counting when a rank has ended, but the steps do not.
+        """
+        text = _TEXT["time"].sub("@", _TEXT["beside"].sub("", text[:_LINE]))
+        if steps := [*_TEXT["progress"].finditer(text)]:
+            head = " ".join(_TEXT["changes"].sub("#", text[: steps[0].start()]).split())[-_HEAD:]
+            value = tuple(float(next(filter(None, step.groups()))) for step in steps)
+            if value > self.highest.get(head, ()):
+                self.highest[head] = value
+                self.rises[head] += 1
+        return any(n >= GOES_ON and head in (self.above or self.rises) for head, n in self.rises.items())
 
 
 class _Stream(Struct):

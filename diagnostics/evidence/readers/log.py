@@ -17,14 +17,12 @@ from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import is_victim, kind_of_exception, repeated, signal_name
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
-from diagnostics.evidence.logs.nccl_calls import NcclCalls
+from diagnostics.evidence.logs.nccl import PER_KIND_AND_RANK, WATCHDOGS, NcclCalls, Watchdogs
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
-from diagnostics.evidence.logs.streams import MAX_ERRORS, STRUCTURE, TEXT, Streams
-from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
+from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, PEERS_GO_ON, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
@@ -249,7 +247,7 @@ class _Scan(Struct):
         if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
             fields["trained"] = 0 < self.steps.first < line.number
         fields |= {"trained": True} if kind == "nccl_rank_count" and self.steps.first else {}  # Of a later group.
-        if kind in KINDS:
+        if kind in WATCHDOGS:
             self.read.dropped += not self.watchdogs.take(fact, self.read.facts)
             return
         # What is repeated at each step: the first line of each rank is kept, the others are counted.

@@ -1,7 +1,4 @@
-"""Classifies what a rank's main thread is doing, by its frames (`activity.yaml`), native frames, or source line.
-
-`blocking_calls.yaml` lists C functions in which a host may block, by their names in Python and in native stacks.
-"""
+"""Classifies what a rank's main thread is doing, by frames, native frames (`blocking_calls.yaml`) or source line."""
 
 import ast
 import builtins

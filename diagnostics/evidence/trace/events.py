@@ -1,12 +1,13 @@
-"""Typed records of a Kineto trace, and the different names that profilers give to categories and collectives."""
+"""Typed records of a Kineto trace, and the names that profilers give categories, collectives, host work and copies."""
 
 import re
+from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.calls import operation
 
 
@@ -73,10 +74,24 @@ class Message(NamedTuple):
         return self.elements * DTYPE_BYTES.get(self.dtype, 0)
 
 
+class HostCopy(NamedTuple):
+    """The direction of a copy between host and device."""
+
+    to_device: bool
+    memory: Literal["pageable", "pinned", ""]
+    """Kind of the host memory; empty = not recorded."""
+
+
 _TABLE = table_beside(__file__)
 KINDS: dict[str, str] = _TABLE["kinds"]
 DTYPE_BYTES: dict[str, int] = _TABLE["dtype_bytes"]
 _WORDS: dict[str, str] = _TABLE["words"]
+HostWork = Literal[
+    "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "input"
+]
+"""`input`: the host waits for outside input, as a server waits for requests. Empty = none of these."""
+_WORK: dict[str, re.Pattern[str]] = patterns_beside(__file__, "host_work")
+_COPY = _WORK.pop("copy")
 _LIST = re.compile(r"-?\d+")
 _COLLECTIVE = re.compile("".join(_TABLE["collective"]), re.IGNORECASE)
 
@@ -134,3 +149,21 @@ def elements(shape: object) -> int:
 def ranks_of(text: str) -> tuple[int, ...]:
     """Parse a list of ranks such as `[0, 1]`; the result is empty if the list is abbreviated."""
     return () if "..." in text or not text.startswith("[") else tuple(map(int, _LIST.findall(text)[:1_000_000]))
+
+
+@lru_cache(maxsize=4096)
+def host_work(name: str) -> HostWork:
+    """Return the kind of host work that an event of this name is."""
+    return cast(HostWork, next((kind for kind, pattern in _WORK.items() if pattern.search(name)), ""))
+
+
+def host_copy(name: str) -> HostCopy | None:
+    """Return the direction of a copy of this name; None for copies between or within devices, and for fills."""
+    match = _COPY.search(name)
+    if match is None:
+        return None
+    origin, target = (match["from"] or match["from_word"][0], match["to"] or match["to_word"][0])
+    memory: Literal["pageable", "pinned", ""] = ""
+    if match["memory"]:
+        memory = "pinned" if match["memory"] == "Pinned" else "pageable"
+    return HostCopy(target == "D", memory) if origin != target else None

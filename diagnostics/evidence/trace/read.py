@@ -8,8 +8,16 @@ from pathlib import Path
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Problem
-from diagnostics.evidence.trace.events import KINDS, Args, Event, Message, message_of_args, message_of_shapes, ranks_of
-from diagnostics.evidence.trace.host_work import host_work
+from diagnostics.evidence.trace.events import (
+    KINDS,
+    Args,
+    Event,
+    Message,
+    host_work,
+    message_of_args,
+    message_of_shapes,
+    ranks_of,
+)
 from diagnostics.evidence.trace.model import MAX_NAMES, GroupInfo, Lanes, Names, Trace, places
 from diagnostics.evidence.trace.scan import Scan
 from diagnostics.evidence.values import integer

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from diagnostics.report.branches import WordedBranch, worded
 from diagnostics.report.tree_formats import dot, mermaid, open_psa
+from diagnostics.report.wording import WordedBranch, worded
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report
 
 

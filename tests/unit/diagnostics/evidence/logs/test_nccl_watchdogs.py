@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs import watchdogs
+from diagnostics.evidence.logs import nccl
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import log
 from tests.unit.diagnostics.hang.dumps import detect
@@ -75,8 +75,8 @@ def test_the_work_is_linear_in_the_ranks(tmp_path: Path) -> None:
 
 
 def test_lines_of_any_number_of_ranks_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdogs, "MOST", 100)
-    folded, facts = watchdogs.Watchdogs(), list[LogFact]()
+    monkeypatch.setattr(nccl, "MOST", 100)
+    folded, facts = nccl.Watchdogs(), list[LogFact]()
     for rank in range(5000):
         for seq in range(2):
             fields = {"seq": seq, "op": "ALLREDUCE", "numel_in": 1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.evidence.logs.nccl_calls import KIND, NcclCalls
+from diagnostics.evidence.logs.nccl import CALLS, NcclCalls
 from diagnostics.evidence.model import LogFact
 
 OLD = (  # NCCL 2.4 to 2.28.
@@ -33,7 +33,7 @@ def facts(*lines: str) -> list[LogFact]:
 )
 def test_a_call(line: str, process: str, comm_rank: int | None, place: int, text: str) -> None:
     (fact,) = facts(line)
-    assert (fact.kind, fact.rank, fact.line, fact.fields["process"]) == (KIND, None, 2, process)
+    assert (fact.kind, fact.rank, fact.line, fact.fields["process"]) == (CALLS, None, 2, process)
     assert fact.fields["comm_rank"] == comm_rank
     assert [(at, [call.text for call in calls]) for at, calls in fact.fields["calls"].items()] == [(place, [text])]
 
