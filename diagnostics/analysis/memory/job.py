@@ -7,10 +7,9 @@ from msgspec import Struct, field
 
 from diagnostics.analysis.memory import gathers, model_size, profiled
 from diagnostics.analysis.memory.curve import Curve, build
-from diagnostics.analysis.memory.gathers import Gather, Traffic
+from diagnostics.analysis.memory.gathers import Gather, Traffic, Whole
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut, of_snapshot, ran_out
-from diagnostics.analysis.memory.units import Whole
 from diagnostics.contract.findings import CITED
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import SIMULATED, CallFile

@@ -11,8 +11,7 @@ from math import inf
 from msgspec.structs import replace
 
 from diagnostics.analysis.memory.curve import Allocation, Curve, OpenSpans
-from diagnostics.analysis.memory.gathers import GATHERS, TRANSPARENT, Gather, Kind, Traffic, UnitUse
-from diagnostics.analysis.memory.units import Move, Phase
+from diagnostics.analysis.memory.gathers import GATHERS, TRANSPARENT, Gather, Kind, Move, Phase, Traffic, UnitUse
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.stacks.dumps import is_users
 from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks, stacks_at

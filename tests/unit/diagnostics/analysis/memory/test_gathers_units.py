@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.analysis.memory.units import Move, Whole, remaining, whole
+from diagnostics.analysis.memory.gathers import Move, Whole, remaining_of, whole_of
 
 A, B = 4096, 1024
 
@@ -62,10 +62,10 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_units_are_counted_or_a_lower_bound_is_said(name):
     moves, expected = CASES[name]
-    assert whole(moves) == expected
+    assert whole_of(moves) == expected
 
 
 def test_units_that_stay_are_all_counted():
     moves = 3 * [*(gather(A, "") for _ in range(4)), *(reduce(A) for _ in range(4))]
-    assert remaining(moves) == Whole(16 * A, True)
-    assert remaining(3 * step(4, 3)) is None
+    assert remaining_of(moves) == Whole(16 * A, True)
+    assert remaining_of(3 * step(4, 3)) is None
