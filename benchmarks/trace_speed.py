@@ -46,7 +46,7 @@ PARSER = """
 import sys
 from pathlib import Path
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.trace.events import Event
+from diagnostics.evidence.trace.model import Event
 from diagnostics.evidence.trace.scan import Scan
 if __name__ == "__main__":
     print(sum(len(batch) for path in Path(sys.argv[1]).iterdir() for batch in Scan(path, Limits(), Event).batches()))

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
+from diagnostics.analysis.run_records import named
 from diagnostics.analysis.step_times import slower
 from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.analysis.symptoms.state import Symptoms
@@ -25,10 +25,9 @@ from diagnostics.contract.findings import Detection, Detector, Finding, Status, 
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.job.registry import unused
 from diagnostics.evidence.limits import Limits, reading
-from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.model import MOST_RANKS, Evidence, Problem
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.values import MOST_RANKS
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import coverage, notes
 from diagnostics.report.symptoms import headline, positions

@@ -6,10 +6,9 @@ from itertools import pairwise, takewhile
 
 from msgspec import Struct
 
-from diagnostics.evidence.model import Evidence, Frame
+from diagnostics.evidence.model import Evidence, Frame, integer
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
-from diagnostics.evidence.values import integer
 
 IDLE = 0.05  # Fraction of a core below which a thread counts as idle: polling ten times a second uses 0.001.
 BUSY = 0.5  # Fraction of a core above which a thread computes; below it, the kernel says what the thread waits for.

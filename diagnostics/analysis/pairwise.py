@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from diagnostics.analysis.layout import joint_group, layout
+from diagnostics.analysis.run_records import joint_group, layout
 from diagnostics.analysis.vote import is_minority
 from diagnostics.contract.mesh import MODEL, ORDER, Mesh
 from diagnostics.evidence.calls import SIMULATED

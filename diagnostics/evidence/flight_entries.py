@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, describe, dtype, operation
-from diagnostics.evidence.values import MAX_MEMBERS, MOST_RANKS, integer
+from diagnostics.evidence.model import MAX_MEMBERS, MOST_RANKS, integer
 
 DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from diagnostics.evidence.values import MOST_RANKS
+from diagnostics.evidence.model import MOST_RANKS
 
 FIGURES = ("loss", "grad_norm", "validation_loss")
 _PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")

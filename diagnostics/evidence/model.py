@@ -1,9 +1,10 @@
-"""The Evidence: the readers' results in one object, shared by the detectors. No verdicts; reads no files."""
+"""The Evidence: the readers' results in one object, and types of what they hold. No verdicts; reads no files."""
 
+import re
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.contract.files import patterns_beside, read_table
@@ -13,6 +14,15 @@ from diagnostics.contract.origins import at_key
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.limits import Limits
 
+_DECIMAL = re.compile(r"-?\d{1,19}", re.ASCII)
+MOST_BYTES = 1 << 50
+MOST_RANKS = 2**18  # A larger number in a file is no number of ranks: the largest training jobs have some 100,000.
+MAX_MEMBERS = 1 << 22
+"""Maximum number of ranks in all groups of one rank, counted once per group; a file with more is not a job's."""
+Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+Size = Annotated[int, Meta(ge=0, lt=MOST_BYTES)]
+Time = Annotated[float, Meta(ge=0, lt=1e11)]  # Seconds since 1970.
+Number = Annotated[float, Meta(ge=-1e21, le=1e21)]  # Finite, and no larger than anything that is measured.
 QUOTED, CLAUSE = 200, 120  # Chosen: characters of a message in a line of its own, and of one within a sentence.
 
 
@@ -299,3 +309,24 @@ def owner(relative: Path) -> Owner:
         return Owner(None, int(folders[-1]), attempt, "/".join(folders[:-2]))
     match = _TEXT["worker"].search(relative.name)
     return Owner(int(match[1]) if match else None, attempt=attempt)
+
+
+def integer(value: object, low: int = -(1 << 62), end: int = 1 << 62) -> int | None:
+    """Return an integer from `low` up to, not including, `end`; it may be written as a text."""
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and low <= value < end else None
+
+
+def size_of(value: object) -> int | None:
+    """Return a number of bytes or of other things in memory."""
+    return integer(value, 0, MOST_BYTES)
+
+
+def seconds(value: object) -> float | None:
+    """Return seconds since 1970, which elastic writes as a text."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) else -1.0
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 <= number < 1e11 else None

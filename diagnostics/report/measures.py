@@ -13,8 +13,8 @@ from diagnostics.analysis.memory.categories import GATHERED
 from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, Peak, largest
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED, bytes_text, counted, joined, ranks_spoken, region_text
+from diagnostics.evidence.model import Number
 from diagnostics.evidence.readers.timeline import thinned
-from diagnostics.evidence.values import Number
 
 RANKS_DRAWN = 64  # Maximum number of ranks drawn, culprits first; report.json has all ranks.
 POINTS_DRAWN = 400  # Maximum number of points of a curve: a page is about twice as many pixels wide.

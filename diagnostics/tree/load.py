@@ -17,8 +17,7 @@ from diagnostics.contract.causes import AnyCause, Branch, GateKind, Relation
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import read_record
 from diagnostics.contract.suggest import did_you_mean
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from diagnostics.tree.model import Gate, Leaf, Node, Rule, Tree, gates, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20  # Size limit; the built-in trees together have 20 KiB.
@@ -114,7 +113,7 @@ def load(path: Path, decided: Collection[str] | None = None) -> Tree:
         DiagnosticsError: it is unreadable or invalid; the message names the file and the location.
     """
     try:
-        return _tree(str(path), safe_yaml.loads(read_record(path, FILE_BYTES), Limits()), decided)
+        return _tree(str(path), load_yaml(read_record(path, FILE_BYTES), Limits()), decided)
     except OSError as error:
         raise DiagnosticsError(f"cannot read the tree {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

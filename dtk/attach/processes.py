@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics.contract.files import kernel_fields, kernel_text, stat_fields, table_beside
+from diagnostics.evidence.model import MOST_RANKS, integer
 from diagnostics.evidence.readers.process import Moment
-from diagnostics.evidence.values import MOST_RANKS, integer
 
 PROC = Path("/proc")
 PLACES: dict[str, str] = table_beside(__file__)

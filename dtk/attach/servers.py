@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from diagnostics.evidence.values import integer
+from diagnostics.evidence.model import integer
 from dtk.attach.processes import Job, children, listening
 
 ANSWER_S = 10.0  # Timeout of an answer. RAS itself waits 5 s for processes that do not respond.

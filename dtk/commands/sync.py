@@ -56,8 +56,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
     """Return the section `tracker` to use, and the configuration of the run; DtkError if the run has no tracker, or the
     tracker cannot be used.
     """
-    from diagnostics.evidence import safe_yaml
-    from diagnostics.evidence.limits import Limits, whole
+    from diagnostics.evidence.limits import Limits, load_yaml, whole
     from dtk.config.schema import KINDS
     from dtk.config.strict import section_from_plain
     from dtk.record.trackers import check_tracker
@@ -65,7 +64,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
     check_owner(paths.root, "dtk sync", trust=arguments.trust)
     check_entries(paths.root, "dtk sync", trust=arguments.trust)  # Following a link would upload its target.
     with refused(f"{paths.config} cannot be read", "", ValueError):
-        config = as_mapping(safe_yaml.loads(whole(paths.config, Limits()), Limits()))
+        config = as_mapping(load_yaml(whole(paths.config, Limits()), Limits()))
     stored = as_mapping(config.get("tracker"))
     name = arguments.tracker or stored.get("name")
     if name not in ("wandb", "tensorboard"):

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diagnostics.contract.files import read_record
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.errors import DtkError
 
 _HERE = Path(__file__).resolve()
@@ -72,4 +71,4 @@ def preset_sections(path: Path | None) -> list[str]:
     """Return the other sections that an option sets, except for a fault, whose settings are needed to observe it."""
     if path is None or path.parent.name == "fault" or not (data := read_record(path)).startswith(_GLOBAL):
         return []
-    return [section for section in safe_yaml.loads(data, Limits()) if section != path.parent.name]
+    return [section for section in load_yaml(data, Limits()) if section != path.parent.name]

@@ -25,9 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
-from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.budget import OverBudgetError, budget
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, checked_text
 from dtk.config.overrides import SWEPT, refuse_hydra
 from dtk.errors import DtkError, refused
 
@@ -60,7 +59,7 @@ class UserFiles(FileConfigSource):
         path = Path(self.path, self._normalize_file_name(config_path))
         if path.is_file():
             with refused(str(path), "", ValueError):
-                safe_yaml.text_of(path)
+                checked_text(path)
         return super().load_config(config_path)
 
 
@@ -193,7 +192,7 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
                 by = _shown(chooser, folders)
             origins.choices[part.group] = Choice(path.stem, path_text, kind, by)
         with refused(f"cannot read {path}", "", ValueError):
-            root = yaml.compose(safe_yaml.text_of(path), Loader=_LOADER)
+            root = yaml.compose(checked_text(path), Loader=_LOADER)
         for key, line, written in _leaves(root, ""):
             if key.split(".")[0] == "defaults":
                 continue

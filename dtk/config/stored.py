@@ -23,13 +23,13 @@ def read_stored(paths: RunPaths, option: str) -> Composed:
 
     If the run has no record of the origins, they are the run itself.
     """
-    from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
+    from diagnostics.evidence.limits import load_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 
     said = {"option": option, "ls": command("ls")}
     _errors.refuse({"no_folder": not paths.root.is_dir()}, **said)
     try:
-        stored = safe_yaml.loads(read_record(paths.config, follow=False), Limits())
-        typed = safe_yaml.loads(read_record(paths.overrides, follow=False), Limits())
+        stored = load_yaml(read_record(paths.config, follow=False), Limits())
+        typed = load_yaml(read_record(paths.overrides, follow=False), Limits())
         if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
         config = from_plain(stored)

@@ -7,8 +7,7 @@ from typing import Any
 from diagnostics.analysis.environment.catalogue import catalogue, version_text
 from diagnostics.contract.files import read_record
 from diagnostics.contract.suggest import did_you_mean
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.config.folders import groups, search_path
 from dtk.config.help import description
 from dtk.config.schema import NCCLConfig
@@ -100,7 +99,7 @@ def _about_of_default(paths: dict[str, Path]) -> dict[tuple[str, str], dict[str,
 def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
     """Read and check a preset; raise DtkError if its file cannot be read or is not an `nccl` section."""
     with refused(f"cannot read {path}", "", ValueError):
-        values: Any = safe_yaml.loads(read_record(path), Limits())
+        values: Any = load_yaml(read_record(path), Limits())
     try:
         config: NCCLConfig = section_from_plain(NCCLConfig, values, GROUP)
     except DtkError as error:

@@ -7,8 +7,7 @@ from typing import Any
 
 from diagnostics.analysis.environment.values import ConfFile, parse_conf
 from diagnostics.contract.files import patterns_beside
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.errors import DtkError, refused
 from dtk.nccl import nccl_conf
 from dtk.nccl.nccl_conf import MOST_BYTES
@@ -67,7 +66,7 @@ def given_in(path: Path) -> Given:
         raise DtkError(f"{path} is not a settings file", "it is too large, or not text")
     if kind in (".yaml", ".yml"):
         with refused(f"cannot read {path}", "", ValueError):
-            return _given(path, dict(_walk(safe_yaml.loads(raw, Limits(), several=True))), {})
+            return _given(path, dict(_walk(load_yaml(raw, Limits(), several=True))), {})
     if kind != ".conf" and (kind == ".env" or _TEXT["shell"].search(text)):
         variables, lines = _from_script(text, returns=kind != ".env")
         # The last line applies, and the minimum of a range.

@@ -13,8 +13,7 @@ from torch._C._distributed_c10d import Store
 from diagnostics.contract.artifacts import RunPaths, State, Verdict, complete_checkpoints
 from diagnostics.contract.files import read_record
 from diagnostics.contract.formatting import bytes_text, counted
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.config.strict import from_plain
 from dtk.parallel.blocks import describe_blocks
@@ -139,6 +138,6 @@ def main(run_folder: Path) -> int:
     paths = RunPaths(run_folder)
     # Removed from the environment, so that child processes do not inherit it.
     secret = os.environ.pop(CONFIG, None)
-    config = from_plain(json.loads(secret) if secret else safe_yaml.loads(read_record(paths.config), Limits()))
+    config = from_plain(json.loads(secret) if secret else load_yaml(read_record(paths.config), Limits()))
     placement = os.environ[DEVICE], os.environ[BACKEND], int(os.environ[ATTEMPT])
     return work(config, Job.from_environment(run_folder, *placement, own_launcher=True))

@@ -9,8 +9,7 @@ from typing import Any
 
 from diagnostics.contract.files import read_record, table_beside
 from diagnostics.contract.suggest import did_you_mean
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.config.overrides import LARGEST_SWEEP, parse
 from dtk.errors import DtkError, Errors, refused
 
@@ -157,7 +156,7 @@ def load(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise _errors("size", path=path, most=MOST_BYTES) from error
     with refused(str(path), "see conf/sweep/ for examples", ValueError):
-        content = safe_yaml.loads(data, Limits(depth=_DEEPEST))
+        content = load_yaml(data, Limits(depth=_DEEPEST))
     if not isinstance(content, dict):
         raise _errors("mapping", path=path)
     return {str(key): value for key, value in content.items()}

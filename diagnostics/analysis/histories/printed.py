@@ -18,7 +18,7 @@ from diagnostics.evidence.calls import ROOTED, Call, Described, Dump, GroupKey, 
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.logs import nccl
 from diagnostics.evidence.model import Evidence, LogFact
-from diagnostics.evidence.trace.events import DTYPE_BYTES
+from diagnostics.evidence.trace.model import DTYPE_BYTES
 
 RECORDER, LOGGED = "detail", "nccl_log"
 _AGREED = 8  # Chosen: calls that agree before the first that differs; ranks that count otherwise agree in few.

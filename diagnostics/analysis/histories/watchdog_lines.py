@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import ROOTED, Call, Described, GroupKey, Wire, operation
-from diagnostics.evidence.model import Evidence, Frame, LogFact
-from diagnostics.evidence.values import MOST_RANKS
+from diagnostics.evidence.model import MOST_RANKS, Evidence, Frame, LogFact
 
 _SOME_CALL = "a collective"
 """Operation of ranks that are only known to have made the call at a position."""

@@ -24,7 +24,7 @@ from diagnostics.contract.mesh import MODEL
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring.format import RingDump
-from diagnostics.evidence.trace.events import DTYPE_BYTES
+from diagnostics.evidence.trace.model import DTYPE_BYTES
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
 _OWN = re.compile(r"(?:^|/)dtk/(?:tasks|dimensions|models|train)/[^/]+$")

@@ -11,8 +11,7 @@ from diagnostics.analysis.memory.curve import without_backend
 from diagnostics.analysis.memory.job import JobMemory, RankMemory, read as read_job
 from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, of_samples, over_time
 from diagnostics.contract.formatting import UNNAMED
-from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.values import MOST_BYTES
+from diagnostics.evidence.model import MOST_BYTES, Evidence
 
 MAX_RANKS = 1024  # A convention: a number of rows at which report.json stays readable.
 MAX_STACKED = 8  # Number of ranks, those with the highest peaks, whose memory is reported by category over time.

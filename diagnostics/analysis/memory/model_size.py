@@ -10,9 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits
-from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.evidence.trace.events import DTYPE_BYTES
-from diagnostics.evidence.values import MOST_BYTES, MOST_RANKS, integer
+from diagnostics.evidence.model import MOST_BYTES, MOST_RANKS, Evidence, RunEvidence, integer
+from diagnostics.evidence.trace.model import DTYPE_BYTES
 
 FROM_UNITS = "gathered_units"
 """Value of `ModelSize.source` if the size is known only from the sharded units."""

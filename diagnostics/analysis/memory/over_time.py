@@ -8,10 +8,9 @@ from msgspec import Meta, Struct
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, UNKNOWN, Row, highest, total
-from diagnostics.evidence.model import Frame
+from diagnostics.evidence.model import Frame, Number
 from diagnostics.evidence.readers.snapshot import SnapshotFile
 from diagnostics.evidence.readers.timeline import thinned
-from diagnostics.evidence.values import Number
 
 TENSORS, WINDOW, PROCESS = "tensors", "window_tensors", "process"
 MAX_STEPS = 400  # A convention: the number of marks that fit in a drawing.

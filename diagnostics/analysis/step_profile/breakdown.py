@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
-from diagnostics.evidence.trace.events import HostCopy, host_copy
-from diagnostics.evidence.trace.model import Trace
+from diagnostics.evidence.trace.model import HostCopy, Trace, host_copy
 
 _NUMBERS = re.compile(r", (?:seq|op_id|sizes) = .*")
 """Suffix that `torch.autograd.profiler.emit_nvtx` adds to the name of an operation."""

@@ -15,8 +15,7 @@ from msgspec import Struct, field
 from diagnostics.analysis.step_profile.intervals import Interval
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import COMMUNICATION
-from diagnostics.evidence.trace.events import Message, collective_word
-from diagnostics.evidence.trace.model import Spans, Trace
+from diagnostics.evidence.trace.model import Message, Spans, Trace, collective_word
 
 
 class Call(Struct):

@@ -8,8 +8,7 @@ from msgspec import Struct
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Ruler, union
-from diagnostics.evidence.trace.events import HostWork, host_work
-from diagnostics.evidence.trace.model import Trace
+from diagnostics.evidence.trace.model import HostWork, Trace, host_work
 
 Reason = Literal["data", "sync", "host", "pause", "wait"]
 """`host`: late launches, spread over many kernels; `pause`: the host does something else, which is named, or a few

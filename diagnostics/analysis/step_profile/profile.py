@@ -20,8 +20,7 @@ from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.contract.mesh import MODEL
-from diagnostics.evidence.trace.events import Message
-from diagnostics.evidence.trace.model import About, Trace
+from diagnostics.evidence.trace.model import About, Message, Trace
 
 INSIDE = frozenset({"control", *MODEL, *(f"mesh_{name}" for name in MODEL)})
 """Groups whose ranks exchange activations, tokens or a few numbers."""

@@ -2,8 +2,8 @@
 
 import re
 
-from diagnostics.analysis.layout import joint_group
 from diagnostics.analysis.pairwise import pairs, pipeline_misfit
+from diagnostics.analysis.run_records import joint_group
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared

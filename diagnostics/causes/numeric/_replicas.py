@@ -7,14 +7,12 @@ from contextlib import suppress
 
 from msgspec import Struct, convert
 
-from diagnostics.analysis.layout import layout
-from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.analysis.run_records import Figures, layout, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import CITED, STATED, Cost, EvidenceItem, Finding, Group, confirmed
-from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.evidence.values import Rank
+from diagnostics.evidence.model import Evidence, Rank, RunEvidence
 
 _TEXTS = Texts(__file__)
 INPUTS = "inputs"  # Name of a step's samples among the parameters that the run compares.

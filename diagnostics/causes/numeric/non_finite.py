@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
+from diagnostics.analysis.run_records import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract import findings as level
 from diagnostics.contract.artifacts import RunPaths

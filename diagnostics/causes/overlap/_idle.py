@@ -12,7 +12,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._shared import costly, judged, on_cpu, others, step_cause
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import CERTAIN, Finding
-from diagnostics.evidence.trace.events import HostWork
+from diagnostics.evidence.trace.model import HostWork
 
 CPU_SHARE = 0.1
 """Minimum share of the step on CPU: all processes compete for the cores, so less idle time is not a wait."""

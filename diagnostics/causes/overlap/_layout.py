@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from diagnostics.analysis.layout import joint_group, layout
-from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.analysis.run_records import Figures, joint_group, layout, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths

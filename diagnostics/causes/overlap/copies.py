@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
-from diagnostics.evidence.trace.events import HostCopy
+from diagnostics.evidence.trace.model import HostCopy
 
 _TEXTS = Texts(__file__)
 

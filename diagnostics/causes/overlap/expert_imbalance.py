@@ -1,7 +1,6 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
-from diagnostics.analysis.layout import joint_group, layout
-from diagnostics.analysis.metrics_series import Figures
+from diagnostics.analysis.run_records import Figures, joint_group, layout
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import layout_cause, slow
 from diagnostics.contract.findings import LIKELY, Finding, Group

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from diagnostics.analysis.layout import layout
-from diagnostics.analysis.metrics_series import Figures
+from diagnostics.analysis.run_records import Figures, layout
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import at_place, layout_cause, slow
 from diagnostics.contract.findings import POSSIBLE, Finding

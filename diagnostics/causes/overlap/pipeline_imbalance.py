@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from diagnostics.analysis.metrics_series import Figures
+from diagnostics.analysis.run_records import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import LEAST, at_place, layout_cause, slow
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.metrics import Metrics
-from diagnostics.evidence.model import RunEvidence
-from diagnostics.evidence.values import integer
+from diagnostics.evidence.model import RunEvidence, integer
 
 _TEXTS = Texts(__file__)
 _LONGER = 1.25

@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.state_calls import GOOD_UNITS, MOST, MicroBatch, large, share_of, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._buckets import exposed_in_units
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
@@ -46,7 +45,7 @@ def _gain(view: Overview, batch: MicroBatch) -> float:
         transfer = sum(call.transfer for call in calls)
         fixed = min(view.latency_ns, _FIXED * transfer / len(calls))
         pure = max(0.0, transfer - fixed * len(calls))
-        best = exposed_in_units(pure, fixed, GOOD_UNITS, batch.compute * part)
+        best = shared.exposed_in_units(pure, fixed, GOOD_UNITS, batch.compute * part)
         gained += max(0.0, sum(call.exposed_transfer for call in calls) - best)
     return gained
 

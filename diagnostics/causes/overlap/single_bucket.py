@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.state_calls import MANY, MOST, StepReductions, large, share_of, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap
 from diagnostics.contract.findings import Finding
 
 _LATE = 0.75  # Share of backward before which a bucket that does not hold all gradients should have started.
@@ -26,10 +25,10 @@ def decide(view: Overview) -> Finding:
     if view.traits.library and not view.on_device:
         return _TEXTS.ruled_out("waits", library=view.traits.library)
     seen = _TEXTS.phrase("seen" if size else "seen_unknown", size=size)
-    cap_mb, declared = bucket_cap(view, size)
-    cost = steps.typical(lambda step: bucket_gain(view, step.last(), step.backward))
+    cap_mb, declared = shared.bucket_cap(view, size)
+    cost = steps.typical(lambda step: shared.bucket_gain(view, step.last(), step.backward))
     shown = _TEXTS.phrase("shown", seen=seen, begins=_begins(steps.sample))
-    facts = shared.costly(view, cost, _TEXTS, seen=seen, cap_mb=cap_mb, declared=declared_cap(declared))
+    facts = shared.costly(view, cost, _TEXTS, seen=seen, cap_mb=cap_mb, declared=shared.declared_cap(declared))
     if not size and view.worth(cost):
         return shared.unsized(view, cost, len(last))  # It may be DDP's first bucket, as a small model has no other.
     return shared.judged(view, facts, shown)

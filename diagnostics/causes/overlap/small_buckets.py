@@ -8,14 +8,6 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.state_calls import MANY, MOST, tiny, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._buckets import (
-    bucket_cap,
-    bucket_gain,
-    declared_cap,
-    fixed_cost,
-    good_buckets,
-    portions,
-)
 from diagnostics.contract.findings import Finding
 
 _TEXTS = Texts(__file__)
@@ -26,25 +18,25 @@ def decide(view: Overview) -> Finding:
     steps = view.reductions
     calls = [call for call in steps.sample.last() if call.message.op == "all_reduce"]
     count, small, size = len(calls), tiny(calls, 0), total_bytes(calls)
-    good_count = good_buckets(size)
+    good_count = shared.good_buckets(size)
     if count < MANY or (size and small < MOST * count) or count < 2 * good_count:
         return _TEXTS.ruled_out(tiny=small, count=count)
     exposed = steps.typical(lambda step: sum(call.exposed_transfer for call in step.last())) / MS
     if not size and view.worth(exposed):
         return shared.unsized(view, exposed, count)  # How long they take says little: links differ by a factor of 100.
-    cap_mb, declared = bucket_cap(view, size)
+    cap_mb, declared = shared.bucket_cap(view, size)
     gain = steps.typical(lambda step: _merge_gain(view, step.last(), step.backward))
-    seen, now = portions(count, "reductions", size), declared_cap(declared)
+    seen, now = shared.portions(count, "reductions", size), shared.declared_cap(declared)
     facts = shared.costly(view, gain, _TEXTS, seen=seen, count=count, cap_mb=cap_mb, declared=now)
-    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, good_count=good_count), fixed_cost(view))
+    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, good_count=good_count), shared.fixed_cost(view))
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:
     if not calls:
         return 0.0
-    spared = max(0, len(calls) - good_buckets(total_bytes(calls)))
+    spared = max(0, len(calls) - shared.good_buckets(total_bytes(calls)))
     fixed = spared * min(view.latency_ns, median(call.transfer for call in calls)) / MS
-    return min(fixed, bucket_gain(view, calls, backward)) if view.on_device else fixed
+    return min(fixed, shared.bucket_gain(view, calls, backward)) if view.on_device else fixed
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_backward,))

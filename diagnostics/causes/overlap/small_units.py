@@ -6,7 +6,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.state_calls import GOOD_UNITS, MOST, MicroBatch, tiny, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._buckets import fixed_cost, portions
 from diagnostics.contract.findings import Finding
 
 _MANY = 2 * GOOD_UNITS  # Number of gathers per forward pass from which they are many.
@@ -27,9 +26,9 @@ def decide(view: Overview) -> Finding:
         return min(sum(call.exposed_transfer for call in batch.calls), fixed) if view.on_device else fixed
 
     blocks = max(2, (view.declared("strategy.blocks_per_unit") or 1) * count // GOOD_UNITS)
-    seen = _TEXTS.phrase("shown", seen=portions(count, "gathers", size))
+    seen = _TEXTS.phrase("shown", seen=shared.portions(count, "gathers", size))
     facts = shared.costly(view, view.per_batch_ms(gain), _TEXTS, seen=seen, count=count, blocks_per_unit=blocks)
-    return shared.judged(view, facts, seen, fixed_cost(view))
+    return shared.judged(view, facts, seen, shared.fixed_cost(view))
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from diagnostics.analysis.layout import joint_group, recorded_layout
+from diagnostics.analysis.run_records import joint_group, recorded_layout
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared

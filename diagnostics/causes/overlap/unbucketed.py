@@ -6,7 +6,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.state_calls import MANY, total_bytes
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap._buckets import bucket_gain
 from diagnostics.contract.findings import Finding, Where
 
 _RANKS_READ = 2
@@ -23,7 +22,7 @@ def decide(view: Overview) -> Finding:
     # A few next to reductions issued by backward may be of anything; without those they are the gradients'.
     if count < (MANY if inside else 1) or count < inside:
         return _TEXTS.ruled_out(count=count)
-    cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
+    cost = steps.typical(lambda step: shared.bucket_gain(view, step.after, step.backward))
     site, size = _site(view) if view.worth(cost) else None, total_bytes(steps.sample.after)
     row = "default" if count >= MANY else "few"
     shown = _TEXTS.phrase("shown_size" if size else "shown", count=count, size=size)

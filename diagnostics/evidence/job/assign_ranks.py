@@ -15,10 +15,9 @@ from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.job.choose import ERRORS
 from diagnostics.evidence.job.registry import files_of_ranks
 from diagnostics.evidence.logs.nccl import CALLS
-from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem, RankError, rank_in_name
+from diagnostics.evidence.model import MOST_RANKS, Evidence, LogFact, Owner, Problem, RankError, integer, rank_in_name
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks.dumps import of_helper
-from diagnostics.evidence.values import MOST_RANKS, integer
 
 _FILLED = ("frames", "signal", "exit_code", "time_s", "after_s", "before_s", "step", "region")
 """Fields that the most complete record of an ending takes from the others if it has none."""

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, as_status, read_heartbeat
 from diagnostics.contract.files import MOST_BYTES, read_json
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits, small_json, whole
+from diagnostics.evidence.limits import Limits, load_yaml, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 from diagnostics.runs.processes import still_runs, suspended
@@ -139,7 +138,7 @@ def _yaml(path: Path, limits: Limits) -> dict[str, Any]:
     data = whole(path, limits)
     if len(data) > MOST_BYTES:
         raise ValueError(f"over {MOST_BYTES >> 20} MiB")
-    value = safe_yaml.loads(data, limits)
+    value = load_yaml(data, limits)
     if not isinstance(value, dict):
         raise ValueError("not a mapping")
     return value

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Described, Wire, describe, operation
-from diagnostics.evidence.model import LogFact
-from diagnostics.evidence.values import MOST_RANKS
+from diagnostics.evidence.model import MOST_RANKS, LogFact
 
 CALLS = "nccl_calls"
 COUNTED = NEEDS_ALL | ROOTED | {"all_to_all"}  # Operations that every rank of a communicator counts.

@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from diagnostics.contract.files import patterns_beside
-from diagnostics.evidence import values
 from diagnostics.evidence.memory import levels, levels as words
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, UNKNOWN, Row, Stack, highest
 from diagnostics.evidence.memory.rise import Rise, by_sizes
+from diagnostics.evidence.model import size_of
 from diagnostics.evidence.trace.memory_marks import STEP, step_number
 
 BACKWARD = "made in the backward pass"
@@ -198,7 +198,7 @@ def _pair(events: Sequence[Event]) -> _Paired:
     has_requests = any(event.get("action") == "free_requested" for event in events)
     release = "free_requested" if has_requests else "free_completed"  # Either may be missing from a recording.
     for n, event in enumerate(events):
-        action, address, size = event.get("action"), event.get("addr"), values.size(event.get("size"))
+        action, address, size = event.get("action"), event.get("addr"), size_of(event.get("size"))
         if not isinstance(address, int) or not size:
             continue
         if action == "alloc":
@@ -227,7 +227,7 @@ def _changes(n: int, event: Event, paired: _Paired) -> tuple[tuple[int, int], ..
     if (freed := paired.freed.get(n)) is not None:
         return ((AT[freed.owner], -freed.size_bytes),)
     sign = _RESERVES.get(str(event.get("action")))
-    return ((AT[RESERVED], sign * (values.size(event.get("size")) or 0)),) if sign else ()
+    return ((AT[RESERVED], sign * (size_of(event.get("size")) or 0)),) if sign else ()
 
 
 def _levels_before(
@@ -264,7 +264,7 @@ def _sweep(history: History, events: Sequence[Event], times: Sequence[int], pair
         if stack.total > most:
             most, place = stack.total, n
         if event.get("action") == "oom" and history.failed is None:
-            history.failed = ((times[n] - times[0]) * unit, values.size(event.get("size")) or 0)
+            history.failed = ((times[n] - times[0]) * unit, size_of(event.get("size")) or 0)
     history.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
     history.peak = highest(history.rows)
     if place is not None:

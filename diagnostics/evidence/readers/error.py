@@ -8,9 +8,8 @@ from diagnostics.evidence.endings import signal_name
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import signal_in
-from diagnostics.evidence.model import Frame, RankError
+from diagnostics.evidence.model import Frame, RankError, integer, seconds
 from diagnostics.evidence.reader import Contents, Reader
-from diagnostics.evidence.values import integer, seconds
 
 MAX_BYTES = 8 << 20  # Maximum size of an error file; real ones have a few KiB.
 _TYPED = re.compile(

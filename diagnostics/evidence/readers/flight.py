@@ -9,9 +9,9 @@ from diagnostics.evidence import flight_entries, safe_pickle
 from diagnostics.evidence.calls import Dump
 from diagnostics.evidence.dump_agreement import contradiction
 from diagnostics.evidence.limits import head
+from diagnostics.evidence.model import integer, seconds
 from diagnostics.evidence.reader import Handle, Reader, opens
 from diagnostics.evidence.readers import ras, trace
-from diagnostics.evidence.values import integer, seconds
 
 _COPIED_S = 30.0
 """Maximum age of a torch dump relative to its last call. An older file may be a copy, so its time is ignored."""

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from diagnostics.evidence.limits import lines_of
+from diagnostics.evidence.model import integer
 from diagnostics.evidence.reader import Handle, Reader, opens
-from diagnostics.evidence.values import integer
 from diagnostics.runs.records import as_mapping, number, objects
 
 MAX_CALLS = 4_000_000

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics.evidence.limits import TooLargeError
 from diagnostics.evidence.reader import Handle, Reader, opens
-from diagnostics.evidence.trace.events import Message, collective_word, host_work
-from diagnostics.evidence.trace.model import Lanes, Names, Trace
+from diagnostics.evidence.trace.model import Lanes, Message, Names, Trace, collective_word, host_work
 
 if TYPE_CHECKING:
     import sqlite3

@@ -13,10 +13,9 @@ from msgspec import Struct
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.limits import whole
-from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.model import Evidence, LogFact, Rank
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers import log
-from diagnostics.evidence.values import Rank
 
 COUNTS, LOST, AGREES = "ras_counts", "ras_lost", "ras_agrees"
 _TEXT = patterns_beside(__file__)

@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from diagnostics.evidence import safe_pickle, values
+from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.memory import history as memory_history
 from diagnostics.evidence.memory.history import Annotation, History, owner
 from diagnostics.evidence.memory.levels import total
-from diagnostics.evidence.model import Frame
+from diagnostics.evidence.model import Frame, size_of
 from diagnostics.evidence.reader import Handle, Reader, opens
 
 _WORDS = (b"total_size", b"device_traces", b"allocator_settings", b"segment_type")
@@ -102,7 +102,7 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     devices: dict[int, DeviceMemory] = {}
     blocks: dict[int, _Blocks] = {}
     for segment in _dicts(value["segments"]):
-        number = values.size(segment.get("device")) or 0
+        number = size_of(segment.get("device")) or 0
         device = devices.setdefault(number, DeviceMemory(number))
         _segment(segment, device, blocks.setdefault(number, {}))
     for device in devices.values():
@@ -119,11 +119,11 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
                 device.peak_bytes = max(device.allocated_bytes, total(history.peak))
                 device.peak_site = site_of((history.peak_event or {}).get("frames"))
             if history.saved:
-                largest = max((own[at] for at in history.saved), key=lambda event: values.size(event.get("size")) or 0)
+                largest = max((own[at] for at in history.saved), key=lambda event: size_of(event.get("size")) or 0)
                 device.saved_site = site_of(largest.get("frames"))
             for place, step in history.kept:
                 sizes = device.kept.setdefault(site_of(own[place].get("frames")), Counter())
-                sizes[step] += values.size(own[place].get("size")) or 0
+                sizes[step] += size_of(own[place].get("size")) or 0
             ran_out += _failures(device, own)
     settings = value.get("allocator_settings")
     return Snapshot(devices, dict(settings) if isinstance(settings, dict) else {}, ran_out)
@@ -133,11 +133,11 @@ def _failures(device: DeviceMemory, events: list[dict[str, Any]]) -> Iterator[Ou
     """Yield the failed requests, newest first, with the memory held at the time."""
     levels = {"allocated": device.allocated_bytes + device.pending_bytes, "reserved": device.reserved_bytes}
     for event in reversed(events):
-        action, size = str(event.get("action")), values.size(event.get("size")) or 0
+        action, size = str(event.get("action")), size_of(event.get("size")) or 0
         if action == "oom":
             frames = [raw for raw in event.get("frames") or () if isinstance(raw, dict)][: memory_history.MAX_FRAMES]
             places = tuple(f"{raw.get('filename')} {raw.get('name')}" for raw in frames)
-            free_bytes = values.size(event.get("device_free"))
+            free_bytes = size_of(event.get("device_free"))
             allocated_bytes, reserved_bytes = (max(0, amount) for amount in levels.values())
             amounts = (size, free_bytes, site_of(frames), allocated_bytes, reserved_bytes)
             yield OutOfMemory(device.device, *amounts, places)
@@ -148,11 +148,11 @@ def _failures(device: DeviceMemory, events: list[dict[str, Any]]) -> Iterator[Ou
 
 def _segment(segment: Mapping[str, Any], device: DeviceMemory, blocks: _Blocks) -> None:
     device.segments += 1
-    device.reserved_bytes += values.size(segment.get("total_size")) or 0
+    device.reserved_bytes += size_of(segment.get("total_size")) or 0
     start = segment.get("address")
     address = start if isinstance(start, int) else 0
     for block in _dicts(segment.get("blocks")):
-        size, state = values.size(block.get("size")) or 0, block.get("state")
+        size, state = size_of(block.get("size")) or 0, block.get("state")
         if state == "active_allocated":
             history = block.get("history")  # Of torch 2.0: its first entry has the stack.
             first = history[0] if isinstance(history, list) and history else None
@@ -175,7 +175,7 @@ def _annotations(value: object) -> dict[int, list[Annotation]]:
         time_us, name, stage = map(annotation.get, ("time_us", "name", "stage"))
         if isinstance(time_us, int) and 0 < time_us < 1 << 62 and isinstance(name, str) and stage in ("START", "END"):
             mark = (time_us, stage == "START", name[:MAX_NAME])
-            marks_of.setdefault(values.size(annotation.get("device")) or 0, []).append(mark)
+            marks_of.setdefault(size_of(annotation.get("device")) or 0, []).append(mark)
     for marks in marks_of.values():
         marks.sort(key=lambda mark: mark[0])
     return marks_of

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from diagnostics.evidence.limits import Limits, small_json
-from diagnostics.evidence.model import Evidence, Frame, LogFact
+from diagnostics.evidence.model import MOST_RANKS, Evidence, Frame, LogFact, Rank, Time
 from diagnostics.evidence.reader import Contents, Reader
-from diagnostics.evidence.values import MOST_RANKS, Rank, Time
 
 KIND = "start"
 MAX_FRAMES = 64

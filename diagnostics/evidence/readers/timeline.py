@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct, field
 
 from diagnostics.evidence.logs.lines import LineReader
+from diagnostics.evidence.model import Size, Time
 from diagnostics.evidence.reader import Handle, Reader, opens
-from diagnostics.evidence.values import Size, Time
 
 MAX_STEPS = 4000
 """Steps kept for growth; a longer timeline keeps every second one, then every fourth, ..."""

@@ -9,10 +9,9 @@ import msgspec
 
 from diagnostics.contract.artifacts import FINISHED, PAUSED
 from diagnostics.evidence.limits import Limits, small_json
-from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.model import Evidence, LogFact, Rank, Time, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers import start
-from diagnostics.evidence.values import Rank, Time
 
 VERDICT, ENDED_WELL, IN_ORDER = "watch_verdict", "command_finished", "left_in_order"
 _KINDS = f"(?:stall|desync|{FINISHED}|{PAUSED})".encode()

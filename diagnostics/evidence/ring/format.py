@@ -6,7 +6,7 @@ import struct
 
 from msgspec import Struct
 
-from diagnostics.evidence.values import MAX_MEMBERS, MOST_RANKS
+from diagnostics.evidence.model import MAX_MEMBERS, MOST_RANKS
 
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
 

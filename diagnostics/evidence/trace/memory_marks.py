@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from diagnostics.evidence import values
 from diagnostics.evidence.calls import operation
 from diagnostics.evidence.limits import Limits, blocks
-from diagnostics.evidence.model import Frame
-from diagnostics.evidence.trace.events import DTYPE_BYTES, elements
+from diagnostics.evidence.model import Frame, size_of
+from diagnostics.evidence.trace.model import DTYPE_BYTES, elements
 from diagnostics.evidence.trace.scan import Scan
 
 MAX_SPANS = 400_000
@@ -229,10 +228,10 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 def _linked(event: HostEvent, args: _Args) -> TraceCall | None:
     """Return a collective from `record_param_comms`, which has its sizes in torch 2.2 and later; None without them."""
-    ins, outs, item = values.size(args.in_elements), values.size(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
+    ins, outs, item = size_of(args.in_elements), size_of(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
     if not args.collective or ins is None or outs is None or item is None:
         return None
-    ranks, is_list = values.size(args.group_size) or None, args.collective in ("allgather", "all_gather")
+    ranks, is_list = size_of(args.group_size) or None, args.collective in ("allgather", "all_gather")
     op, out_bytes = operation(args.collective), outs * item or None
     return TraceCall(op, ins * item, out_bytes, ranks, event.ts, event.thread, is_list)
 
@@ -245,7 +244,7 @@ def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
     functional = _FUNCTIONAL.match(event.name)
     if functional:
         size = _bytes(dims, types, 0)
-        ranks = values.size(_at(args.concrete, 1)) if functional[1] != "all_reduce" else None
+        ranks = size_of(_at(args.concrete, 1)) if functional[1] != "all_reduce" else None
         word = operation(functional[1])
         out = size * ranks if word == "all_gather" and ranks else size if word == "all_reduce" else None
         return TraceCall(word, size, out, ranks, event.ts, event.thread, False, True) if size else None

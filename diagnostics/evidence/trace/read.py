@@ -7,20 +7,24 @@ from pathlib import Path
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Problem
-from diagnostics.evidence.trace.events import (
+from diagnostics.evidence.model import Problem, integer
+from diagnostics.evidence.trace.model import (
     KINDS,
+    MAX_NAMES,
     Args,
     Event,
+    GroupInfo,
+    Lanes,
     Message,
+    Names,
+    Trace,
     host_work,
     message_of_args,
     message_of_shapes,
+    places,
     ranks_of,
 )
-from diagnostics.evidence.trace.model import MAX_NAMES, GroupInfo, Lanes, Names, Trace, places
 from diagnostics.evidence.trace.scan import Scan
-from diagnostics.evidence.values import integer
 
 _TEXT = patterns_beside(__file__)
 """Patterns by name. The table describes what each one matches."""

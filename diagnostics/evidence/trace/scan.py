@@ -12,9 +12,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from diagnostics.contract.files import table_beside
-from diagnostics.evidence import values
 from diagnostics.evidence.limits import Limits, blocks
-from diagnostics.evidence.model import Problem
+from diagnostics.evidence.model import Problem, integer
 
 T = TypeVar("T")
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -61,12 +60,12 @@ class Scan(Generic[T]):
     @property
     def rank(self) -> int | None:
         """Rank according to the header, as written by torch or else by dtk; None if not recorded."""
-        return values.integer(self.info.get("rank", self._own.get("rank")), 0)
+        return integer(self.info.get("rank", self._own.get("rank")), 0)
 
     @property
     def held_bytes(self) -> int | None:
         """Bytes of the tensors that were alive before the window, by dtk; the allocator of a CPU does not tell."""
-        return values.integer(self._own.get("held_bytes"), 0)
+        return integer(self._own.get("held_bytes"), 0)
 
     @property
     def _own(self) -> dict[str, Any]:
@@ -76,7 +75,7 @@ class Scan(Generic[T]):
     @property
     def world_size(self) -> int | None:
         """World size according to the header; None if not recorded."""
-        return values.integer(self.info.get("world_size"), 0)
+        return integer(self.info.get("world_size"), 0)
 
     def batches(self) -> Iterator[list[T]]:
         """Yield decoded events in file order, block by block; OSError if unreadable, ValueError if it is no trace."""

@@ -11,8 +11,7 @@ import yaml
 
 from diagnostics.contract.files import read_record, replacing
 from diagnostics.contract.suggest import did_you_mean
-from diagnostics.evidence import safe_yaml
-from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.config.folders import HARDWARE, search_path
 from dtk.errors import Errors, refused
 from dtk.plan.timing.alpha_beta import Link
@@ -153,7 +152,7 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
 def _read(path: Path) -> Hardware:
     """Read one file and check every key; raises as `load_hardware` does."""
     with refused(f"{path} cannot be read as YAML", "", ValueError):
-        plain = safe_yaml.loads(read_record(path), Limits())
+        plain = load_yaml(read_record(path), Limits())
     if not isinstance(plain, dict):
         raise _errors("mapping", path=path)
     allowed = (*_PLAIN, *_TABLES, *_FIGURES)

@@ -8,8 +8,7 @@ from diagnostics.analysis.step_profile.gaps import Gap, Reason
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, StepProfile, profile
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile
-from diagnostics.evidence.trace.events import Message
-from diagnostics.evidence.trace.model import GroupInfo, Trace
+from diagnostics.evidence.trace.model import GroupInfo, Message, Trace
 from tests.trace_generator import Simulator, Style, write
 
 MIB = 1 << 20

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.step_profile.classify import TEXT, Call, classify
-from diagnostics.evidence.trace.events import Lane, Message
-from diagnostics.evidence.trace.model import Trace
+from diagnostics.evidence.trace.model import Lane, Message, Trace
 from tests.trace_generator import Simulator, Style
 from tests.unit.diagnostics.analysis.step_profile.profiles import MIB, traces
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 
 from diagnostics.analysis.step_profile.intervals import Ruler, holes, intersect, subtract, total, union
-from diagnostics.causes.overlap._buckets import exposed_in_buckets, exposed_in_units
+from diagnostics.causes.overlap._shared import exposed_in_buckets, exposed_in_units
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.layout import layout
 from diagnostics.analysis.pairwise import Case, Misfit, Pairs, pairs
+from diagnostics.analysis.run_records import layout
 from diagnostics.analysis.stall.circular import LeftOut, PointToPoint, circular_waits
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.wait_graph.graph import Cycle

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.analysis.run_records import Figures, read
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import at_place, slow
 from diagnostics.contract.findings import Group, text_of

@@ -8,7 +8,7 @@ import pytest
 from diagnostics.causes.overlap import pause
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, text_of
-from diagnostics.evidence.trace.events import HostWork
+from diagnostics.evidence.trace.model import HostWork
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, write
 from tests.trace_scenarios import ddp

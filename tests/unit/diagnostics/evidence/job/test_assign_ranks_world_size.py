@@ -8,8 +8,7 @@ import pytest
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.job.assign_ranks import ALL_RANKS, Claims, settle_world_size, take_environment
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
-from diagnostics.evidence.values import MOST_RANKS
+from diagnostics.evidence.model import MOST_RANKS, Evidence, LogFact, RunEvidence
 
 
 def fact(kind, rank=None, file="train.log", **fields):

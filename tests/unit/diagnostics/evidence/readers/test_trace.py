@@ -8,9 +8,8 @@ from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile, recognise
 from diagnostics.evidence.trace import model as trace_index
-from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.memory_marks import read_marks
-from diagnostics.evidence.trace.model import Trace
+from diagnostics.evidence.trace.model import Message, Trace
 from tests.fuzz.seeds import trace as trace_file
 from tests.shared_data import shared_data
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from diagnostics.evidence.model import MOST_RANKS
 from diagnostics.evidence.ring.format import format_ranks, group_key, parse_ranks
-from diagnostics.evidence.values import MOST_RANKS
 
 
 @given(st.lists(st.integers(0, MOST_RANKS - 1), min_size=1, max_size=40, unique=True).map(sorted))

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.safe_yaml import MOST_NODES, loads, text_of
+from diagnostics.evidence.limits import MOST_NODES, Limits, checked_text, load_yaml
 from tests.patience import stretched
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -41,10 +40,10 @@ def test_bombs_are_refused_within_a_second_and_little_memory(name: str, tmp_path
     (tmp_path / "bomb.yaml").write_bytes(BOMBS[name].encode("latin-1"))
     script = (
         "import resource, sys; from pathlib import Path; from diagnostics.evidence.limits import Limits\n"
-        "from diagnostics.evidence.safe_yaml import loads\n"
+        "from diagnostics.evidence.limits import load_yaml\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (10, 10))\n"
-        "try: loads(Path(sys.argv[1]).read_bytes(), Limits()); print('loaded')\n"
+        "try: load_yaml(Path(sys.argv[1]).read_bytes(), Limits()); print('loaded')\n"
         "except ValueError as error: print('refused:', str(error)[:80].splitlines()[0])\n"
     )
     done = subprocess.run(
@@ -70,12 +69,12 @@ values = st.recursive(
 
 @given(values)
 def test_what_dtk_writes_is_read(value: object) -> None:
-    assert loads(yaml.safe_dump(value).encode(), Limits()) == value
+    assert load_yaml(yaml.safe_dump(value).encode(), Limits()) == value
 
 
 def test_an_alias_that_is_no_bomb_is_read() -> None:
     shared = [1, 2]
-    assert loads(yaml.safe_dump({"a": shared, "b": shared}).encode(), Limits()) == {"a": shared, "b": shared}
+    assert load_yaml(yaml.safe_dump({"a": shared, "b": shared}).encode(), Limits()) == {"a": shared, "b": shared}
 
 
 @pytest.mark.parametrize(
@@ -85,27 +84,27 @@ def test_an_alias_that_is_no_bomb_is_read() -> None:
 )  # fmt: skip
 def test_a_key_that_is_there_twice_is_named_with_its_line(text: str, line: int) -> None:
     with pytest.raises(ValueError, match=rf"line {line}: not valid YAML \(the key .* is there twice\)"):
-        loads(text.encode(), Limits())
+        load_yaml(text.encode(), Limits())
 
 
 def test_equal_values_and_merges_are_no_keys_twice() -> None:
     text = "a: &x {k: a}\nb: a\nc: [a, a, {a: a}]\nd: {<<: *x, k: 1}\n? [a]\n: a\n"
     with pytest.raises(ValueError, match="unhashable"):
-        loads(text.encode(), Limits())
-    assert loads(text.partition("?")[0].encode(), Limits())["d"] == {"k": 1}
+        load_yaml(text.encode(), Limits())
+    assert load_yaml(text.partition("?")[0].encode(), Limits())["d"] == {"k": 1}
 
 
 def test_several_documents() -> None:
-    assert loads(b"a: 1\n---\na: 2\n", Limits(), several=True) == [{"a": 1}, {"a": 2}]
+    assert load_yaml(b"a: 1\n---\na: 2\n", Limits(), several=True) == [{"a": 1}, {"a": 2}]
 
 
 def test_the_text_for_another_loader_is_checked(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a: é\n", encoding="utf-8")
-    assert text_of(tmp_path / "a.yaml") == "a: é\n"
+    assert checked_text(tmp_path / "a.yaml") == "a: é\n"
     (tmp_path / "a.yaml").write_text(LAUGHS)
     with pytest.raises(ValueError, match="too much"):
-        text_of(tmp_path / "a.yaml")
+        checked_text(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").unlink()
     os.mkfifo(tmp_path / "a.yaml")
     with pytest.raises(OSError, match="regular"):
-        text_of(tmp_path / "a.yaml")
+        checked_text(tmp_path / "a.yaml")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.evidence.trace.events import (
+from diagnostics.evidence.trace.model import (
     Args,
     Message,
     collective_word,

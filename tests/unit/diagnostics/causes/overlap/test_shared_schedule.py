@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.causes.overlap._buckets import (
+from diagnostics.causes.overlap._shared import (
     MIB,
     exposed_in_buckets,
     exposed_in_units,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.evidence.values import MOST_BYTES, integer, seconds, size
+from diagnostics.evidence.model import MOST_BYTES, integer, seconds, size_of
 
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers()))
 
@@ -12,7 +12,7 @@ ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.te
 @settings(max_examples=100)
 def test_whatever_comes_out_is_within_the_bounds(value):
     assert integer(value) is None or -(1 << 62) <= integer(value) < 1 << 62
-    assert size(value) is None or 0 <= size(value) < MOST_BYTES
+    assert size_of(value) is None or 0 <= size_of(value) < MOST_BYTES
     assert seconds(value) is None or 0 <= seconds(value) < 1e11
 
 
@@ -29,8 +29,8 @@ def test_what_is_no_integer_of_the_range(value):
 
 def test_the_end_does_not_belong_to_the_range():
     assert [integer(value, 1, 3) for value in (0, 1, 2, 3)] == [None, 1, 2, None]
-    assert size(MOST_BYTES) is None
-    assert size(MOST_BYTES - 1) == MOST_BYTES - 1
+    assert size_of(MOST_BYTES) is None
+    assert size_of(MOST_BYTES - 1) == MOST_BYTES - 1
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
-"""The mesh in a run's manifest, and the names of its groups."""
+"""What a dtk run recorded of itself: the mesh in its manifest, the names of its groups, and its metrics."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace as with_degrees
 from math import prod
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Finding, Group
 from diagnostics.contract.mesh import DATA, NUMBERED, ORDER, Mesh
-from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.values import MOST_RANKS, integer
+from diagnostics.evidence.budget import disk_bytes
+from diagnostics.evidence.metrics import Metrics
+from diagnostics.evidence.model import MOST_RANKS, Evidence, Problem, integer
+from diagnostics.evidence.readers import step_records
 
 
 def joint_group(mesh: Mesh, dimension: str, ranks: Iterable[int]) -> Group:
@@ -76,3 +80,23 @@ def _named(finding: Finding, mesh: Mesh, group: Group) -> Finding:
         return finding
     dimension = (group.desc or group.name).removeprefix("mesh_")
     return replace(finding, group=replace(group, desc=group_name(mesh, group.ranks, dimension) or group.desc))
+
+
+class Figures(Struct, frozen=True):
+    """The metrics of a run, in the form that causes use."""
+
+    evidence: Evidence
+    metrics: Metrics | None
+    """None if metrics.jsonl is missing or damaged."""
+
+
+def read(evidence: Evidence) -> Figures:
+    """Return the content of the run's metrics.jsonl; a file without any step becomes a problem under coverage."""
+    if evidence.run is None:
+        return Figures(evidence, None)
+    recorded = next((fact.fields["metrics"] for fact in evidence.facts if fact.kind == step_records.METRICS), None)
+    path = RunPaths(evidence.run.root).metrics
+    file = evidence.relative(path)
+    if recorded is None and disk_bytes(path) and all(problem.file != file for problem in evidence.problems):
+        evidence.problems.append(Problem(step_records.KIND, file, "no_steps"))
+    return Figures(evidence, recorded)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.evidence.trace.events import HostCopy, host_copy, host_work
+from diagnostics.evidence.trace.model import HostCopy, host_copy, host_work
 
 
 @pytest.mark.parametrize(

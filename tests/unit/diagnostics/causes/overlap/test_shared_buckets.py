@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.step_profile.overview import MS
-from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
+from diagnostics.causes.overlap._shared import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
 
 
 def call(transfer_ms: float, size_bytes: int = 1 << 20, exposed_ms: float | None = None) -> Any:

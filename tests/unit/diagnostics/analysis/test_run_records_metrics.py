@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from diagnostics.analysis.metrics_series import read
+from diagnostics.analysis.run_records import read
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence

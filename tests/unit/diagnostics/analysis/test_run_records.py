@@ -3,7 +3,7 @@ from dataclasses import asdict
 
 import pytest
 
-from diagnostics.analysis.layout import group_name, joint_group, layout, named, recorded_layout
+from diagnostics.analysis.run_records import group_name, joint_group, layout, named, recorded_layout
 from diagnostics.contract.findings import Finding, Group, Stated
 from diagnostics.contract.mesh import NUMBERED, ORDER, Mesh
 from diagnostics.evidence.limits import Limits
