@@ -2,6 +2,7 @@
 what the libraries report. They serve suspicions and the first screen; `divergence` decides which rank deviates.
 """
 
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from math import inf
@@ -35,6 +36,13 @@ _GAVE_UP = OF_PEERS | OPENS - EVENTS | {"nccl_returned"}
 """Kinds of lines by which a rank waits in communication or gave it up; the rest are warnings."""
 _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
+_WARNS = re.compile(r"\bWARN(?:ING)?\b|Warning: |^\[?W\d{4} ")
+"""Heads of warnings, which NCCL, Python and loggers also print of what they then do without."""
+
+
+def is_warning(text: str) -> bool:
+    """Return whether a line is only a warning, so that the job may have gone on without what it is about."""
+    return _WARNS.search(text) is not None
 
 
 def ended_by(job: JobState) -> Callable[[str, int], bool | None]:

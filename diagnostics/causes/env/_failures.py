@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.symptoms.state import ended_by
+from diagnostics.analysis.symptoms.state import ended_by, is_warning
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
@@ -18,8 +18,6 @@ _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
 
 _ANY_KIND = ("nccl_warn", "dist_backend_error")  # Kinds of log lines that may quote any of these messages.
-_WARNS = re.compile(r"\bWARN(?:ING)?\b|Warning: |^\[?W\d{4} ")
-"""Heads of warnings, which NCCL, Python and loggers also print of what they then do without."""
 _Case = dict[str, str]
 
 
@@ -76,7 +74,7 @@ def failure_cause(file: str) -> Cause[Stall]:
         fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])
         facts = _TEXTS.facts("confirmed", summary=summary, count=len(matches), fixes=(fix,))
         sure = max(LEVEL.get(line.case.get("confidence", ""), STATED) for line in matches)
-        if all(_WARNS.search(str(item.detail)) for item in every):
+        if all(is_warning(str(item.detail)) for item in every):
             ended = {*map(ended_by(stall.job), (item.file for item in every), (item.line or 0 for item in every))}
             if ended == {False}:
                 return _TEXTS.undecided("warned", summary=summary)

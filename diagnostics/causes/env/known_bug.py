@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.job import recorded
 from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownBug, bug_in
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.symptoms.state import ended_by
+from diagnostics.analysis.symptoms.state import ended_by, is_warning
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase
@@ -17,8 +17,6 @@ from diagnostics.evidence.model import Evidence, shortened
 
 _TEXTS = Texts(__file__)
 _HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
-
-_WARNS = "NCCL WARN"
 
 
 class Seen(Struct, frozen=True):
@@ -45,10 +43,10 @@ def seen(stall: Stall) -> Seen:
     for fact in evidence.facts:
         if bug := bug_in(fact.text):
             had = bug.before and bug.has(versions.get(bug.component, ()))
-            if had or _WARNS not in fact.text or ended(fact.file, fact.line):
+            if had or not is_warning(fact.text) or ended(fact.file, fact.line):
                 by_bug.setdefault(bug, fact.quoted())
             else:
-                warned[bug] = None  # NCCL also warns of what it then does without.
+                warned[bug] = None
     for error in evidence.errors:
         if bug := bug_in(error.message):
             by_bug.setdefault(bug, EvidenceItem("error", error.file, shortened(error.message), error.line or None))

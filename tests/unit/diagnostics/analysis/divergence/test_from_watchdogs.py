@@ -11,7 +11,7 @@ from diagnostics.analysis.histories.watchdog_lines import read_all
 from diagnostics.analysis.stall.explain import explain
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs import watchdogs
+from diagnostics.evidence.logs import nccl
 from tests.unit.diagnostics.hang.dumps import Shown, detect
 
 STATUS = {
@@ -205,7 +205,7 @@ def test_a_line_that_was_not_kept_was_not_left_out(tmp_path: Path, monkeypatch: 
     ]
     with (tmp_path / "console.log").open("a") as log:
         log.write(in_group(1, "1(mesh_dp)", 1, seq=77, op="_ALLGATHER_BASE"))
-    monkeypatch.setattr(watchdogs, "MOST", sum(fact.kind in watchdogs.KINDS for fact in evidence.facts))
+    monkeypatch.setattr(nccl, "MOST", sum(fact.kind in nccl.WATCHDOGS for fact in evidence.facts))
     cut = gather(tmp_path, Limits())
     assert cut.is_cut and not [finding.cause for finding in detect(cut) if finding.status == "confirmed"]
 

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from diagnostics.analysis.symptoms.state import is_warning
 from tests.unit.diagnostics.analysis.divergence.test_from_watchdogs import hung, in_group, signal, timeout
 from tests.unit.diagnostics.analysis.symptoms.test_gather import read
 
@@ -55,3 +58,19 @@ def test_close_positions_of_a_group_without_a_name_are_of_one_group(tmp_path: Pa
 
     assert of(5321, 5321, 5323) == [5321, 5323]
     assert of(42, 42, 50) == [], "two groups may be at these positions"
+
+
+@pytest.mark.parametrize(
+    ("line", "warns"),
+    [
+        ("node1:40:51 [0] misc/cudawrap.cc:36 NCCL WARN Cuda failure 'out of memory'", True),
+        ("/venv/torch/cuda/__init__.py:129: UserWarning: CUDA initialization: unknown error", True),
+        ("[W1201 04:12:00.123 socket.cpp:697] [c10d] The client socket has failed to connect", True),
+        ("2026-12-01 04:12:00 WARNING trainer: no peer access between the devices", True),
+        ("RuntimeError: NCCL error: unhandled system error", False),
+        ("[E1201 04:12:00.123 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout", False),
+        ("WARNINGS_AS_ERRORS is not set", False),
+    ],
+)
+def test_a_warning_is_told_by_the_head_that_nccl_python_or_a_logger_gives_it(line: str, warns: bool) -> None:
+    assert is_warning(line) == warns
