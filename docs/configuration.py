@@ -8,8 +8,8 @@ import re
 from itertools import groupby
 from pathlib import Path
 
+from dtk.commands import strategies as table
 from dtk.config.keys import Key, keys
-from dtk.sharding import table
 
 HEAD = """\
 # Configuration
@@ -28,7 +28,7 @@ def render() -> str:
 def with_table(page: str) -> str:
     """Return docs/strategies.md with the table that `dtk strategies --markdown` prints between its two comments."""
     between = r"(?<=checked by a test -->\n).*?(?=<!-- end of table -->)"
-    return re.sub(between, lambda _: table.render("markdown"), page, flags=re.DOTALL)
+    return re.sub(between, lambda _: table.render(in_markdown=True), page, flags=re.DOTALL)
 
 
 def _section(name: str, members: list[Key]) -> str:

@@ -61,7 +61,7 @@ def _causes() -> Iterator[Rows]:
 
 
 def _options() -> Iterator[Rows]:
-    from dtk.sharding.registry import CONFIG_TYPES, table_row
+    from dtk.sharding.registry import CONFIG_TYPES
 
     for group, options in groups([conf_folder()]).items():
         listed = [("option", f"{group}={option}: {description(path)}") for option, path in options.items()]
@@ -69,7 +69,7 @@ def _options() -> Iterator[Rows]:
         for option, path in options.items():
             rows = [(f"{group}={option}", description(path))]
             if group == "strategy" and option in CONFIG_TYPES:
-                row = table_row(option)
+                row = CONFIG_TYPES[option]
                 rows += [
                     ("kept per rank", "parameters {}, gradients {}, optimizer {}".format(*row.kept)),
                     ("sent per step", row.sent),

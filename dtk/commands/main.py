@@ -4,7 +4,6 @@ import argparse
 import atexit
 import gc
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -15,8 +14,8 @@ from dtk.console.options import Parser, add_command, read_options, show_help
 from dtk.errors import DtkError
 
 _COMMANDS = (
-    "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "trace", "watch", "attach",
-    "sync", "preflight", "bench", "tune", "doctor", "nccl", "explain", "demo", "completion",
+    "strategies", "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "trace", "watch",
+    "attach", "sync", "preflight", "bench", "tune", "doctor", "nccl", "explain", "demo", "completion",
 )  # fmt: skip
 """Names of the commands in the order of `dtk --help`."""
 
@@ -67,22 +66,12 @@ def make_parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParse
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     commands.add_parser("run", help="train: dtk run [KEY=VALUE ...]; dtk run --help lists all choices")
-    table = {"help": "what each strategy shards and communicates", "options": {"--markdown": "print as Markdown"}}
-    add_command(commands, "strategies", table, _strategies)
     for name in [*chosen] if chosen and chosen[0] in _COMMANDS else _COMMANDS:
         module = import_module(f"dtk.commands.{name}")
         table = read_options(str(module.__file__))
         added = add_command(commands, name, table, getattr(module, "run", None), **getattr(module, "VALUES", {}))
         getattr(module, "add_more", lambda parser: None)(added)
     return parser, commands
-
-
-def _strategies(arguments: argparse.Namespace) -> int:
-    from dtk.console.output import put
-    from dtk.sharding.table import render
-
-    put(render("markdown" if arguments.markdown else "terminal", shutil.get_terminal_size().columns))
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError, Errors
 from dtk.parallel.pipeline import SCHEDULES, stage_sizes
-from dtk.sharding.registry import NATIVE, alternatives, for_several_ranks
+from dtk.sharding.registry import NATIVE, alternatives, for_several_ranks, needs_less_memory
 from dtk.sharding.traits import Traits
 
 _errors = Errors(__file__)
@@ -230,12 +230,13 @@ def _states(config: Config) -> None:
     phases = schedule.warmup_steps + schedule.decay_steps if schedule.name == "wsd" else 0
     rules = {
         "error_feedback": strategy.remembers_error and scaled,
-        "offload": strategy.offload not in ("none", *strategy.traits.offloads),
+        "offload": strategy.offloads_parameters and not strategy.traits.shards_parameters,
         "offload_nothing": strategy.offload_to == "nvme" and strategy.offload == "none",
         "offload_folder": (strategy.offload_to == "nvme") != bool(strategy.offload_folder),
         "phases": phases and schedule.warmup_steps < config.train.steps < phases,
     }
-    _errors.refuse(rules, folder=strategy.offload_folder or "null", phases=phases, c=config)
+    less = partial(needs_less_memory, strategy.traits)
+    _errors.refuse(rules, folder=strategy.offload_folder or "null", phases=phases, less=less, c=config)
 
 
 def _indivisible(key: str, number: int, degree: str, parts: int, only_more: bool = False) -> DtkError:

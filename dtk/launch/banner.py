@@ -17,7 +17,6 @@ from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
-from dtk.sharding.registry import table_row
 
 NAMED = 5  # Chosen: variables that fit on one line; manifest.json has all.
 
@@ -32,7 +31,7 @@ def banner(console: Console, config: Config, paths: RunPaths, placement: Placeme
     only_warmup = f", all of them warm-up (schedule.warmup_steps={warmup})" if warmup >= train.steps else ""
     again = f" (attempt {attempt})" if attempt else ""
     console.line(f"dtk {config.model.name} under {config.strategy.name}{again}", 36)
-    rows = [("strategy", table_row(config.strategy.name).summary)]
+    rows = [("strategy", config.strategy.summary())]
     if warning := config.strategy.warning(config.optimizer):
         rows.append(("", f"warning: {warning}"))
     threads = f"{counted(placement.threads, 'CPU thread')} each"

@@ -27,6 +27,7 @@ from dtk.config.strict import to_plain
 from dtk.extras import installed
 from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.run_folder import now
+from dtk.sharding.registry import needs_less_memory
 
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
@@ -57,8 +58,9 @@ def manifest(
     nproc = getattr(config.fault, "ranks_per_node", placement.nproc)
     common = surroundings(run_id, placement.world_size, nproc, Path(config.runs_folder))
     digest = hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest()
-    traits = dataclasses.asdict(config.strategy.on(mesh).traits)
-    about: dict[str, Any] = {"launcher": launcher, "strategy_traits": traits, "config_sha256": digest}
+    traits = config.strategy.on(mesh).traits
+    about: dict[str, Any] = {"launcher": launcher, "config_sha256": digest}
+    about["strategy_traits"] = {**dataclasses.asdict(traits), "needs_less_memory": needs_less_memory(traits)}
     about |= {"tags": config.tags, "mesh": {**dataclasses.asdict(mesh), "order": mesh.order}}
     if mesh.pp > 1:
         about["stage_blocks"] = [len(blocks) for blocks in config.stage_blocks(config.model.layers)]

@@ -9,9 +9,8 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from diagnostics.contract.files import read_table
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.traits import StrategyConfig, Traits
 
@@ -23,19 +22,6 @@ if TYPE_CHECKING:
 NATIVE: Final = "native"
 """The `engine` of torch alone, without a library that wraps the model."""
 _STRATEGIES = Path(__file__).parents[1] / "strategies"
-
-
-class TableRow(NamedTuple):
-    """The row that `dtk strategies` prints, in the notation of `dtk.sharding.table`."""
-
-    summary: str
-    kept: tuple[str, str, str]
-    """Bytes of parameters, gradients and optimizer state that a rank keeps between steps."""
-    collectives: str
-    """Collectives per optimizer step."""
-    sent: str
-    """Bytes that a rank sends per step with ring algorithms."""
-    use_when: str
 
 
 class ConfigTypes(Mapping[str, type[StrategyConfig]]):
@@ -56,11 +42,6 @@ class ConfigTypes(Mapping[str, type[StrategyConfig]]):
 CONFIG_TYPES = ConfigTypes()
 
 
-def table_row(name: str) -> TableRow:
-    """Return the row of a strategy, from the YAML file next to its module."""
-    return TableRow(**read_table(_STRATEGIES / f"{name}.yaml")["row"])
-
-
 def preferred(gradients_in: str) -> str:
     """Return the strategy to suggest if any strategy with such gradients works.
 
@@ -68,7 +49,7 @@ def preferred(gradients_in: str) -> str:
     """
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in}
     # CONFIG_TYPES is ordered from the simplest on.
-    return min(traits, key=lambda name: (not traits[name].compared, traits[name].needs_less_memory is not None))
+    return min(traits, key=lambda name: (not traits[name].compared, not traits[name].shards_all))
 
 
 def overrides_for(gradients_in: str, strategy: StrategyConfig, mesh: Mesh, cut: Sequence[str]) -> str:
@@ -89,13 +70,19 @@ def alternatives(fits: Callable[[Traits], bool]) -> str:
     """
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if fits(kind.traits)}
     compared = {name: those for name, those in traits.items() if those.compared} or traits
-    most = max(compared, key=lambda name: (len(compared[name].sharded), compared[name].needs_less_memory is None))
+    most = max(compared, key=lambda name: (len(compared[name].sharded), compared[name].shards_all))
     return " or ".join(f"strategy={name}" for name in dict.fromkeys((next(iter(compared)), most)))
 
 
-def for_several_ranks() -> str:
-    """Return the strategies to suggest in place of one that runs in one process."""
-    return alternatives(lambda traits: not traits.one_process)
+def needs_less_memory(traits: Traits) -> str | None:
+    """Return the strategy to suggest if one needs too much memory for model states; None if none shards more."""
+    others = ((name, kind.traits) for name, kind in CONFIG_TYPES.items())
+    alike = (name for name, of in others if of.shards_all and of.library == traits.library)
+    return None if traits.shards_all else next(alike, None)
+
+
+for_several_ranks = functools.partial(alternatives, lambda traits: not traits.one_process)
+"""Returns the strategies to suggest in place of one that runs in one process."""
 
 
 def one_device() -> StrategyConfig:

@@ -1,19 +1,17 @@
-"""Torch-free facts about a strategy: its keys, its traits and the collectives that it declares.
+"""Torch-free facts about a strategy: its keys, its traits, its row in tables and the collectives that it declares.
 Configuration, plan, launcher and commands use these and never compare its name.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
-from msgspec import convert
-
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.mesh import ORDER, Mesh
+from diagnostics.contract.mesh import DATA, ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.declared import Collective, ModelShapes, Shape
 
 State = Literal["parameters", "gradients", "optimizer_state"]
+STATES: tuple[State, ...] = ("parameters", "gradients", "optimizer_state")
 Range = tuple[float, float]  # Smallest and largest allowed value of a key.
 NO_LIMITS: Mapping[str, Range] = {}
 
@@ -34,7 +32,7 @@ class Traits:
     """Whether it always runs in one process."""
     least_cuda_devices: int = 0
     """Minimum number of CUDA devices of its process."""
-    dimensions: tuple[str, ...] = ("dp_replicate", "dp_shard")
+    dimensions: tuple[str, ...] = DATA
     """Mesh dimensions that it implements; a mesh with others is rejected."""
     always_grouped: tuple[str, ...] = ()
     """Mesh dimensions over which it communicates even if they have one rank."""
@@ -44,8 +42,6 @@ class Traits:
     """Whether gradient memory stays allocated from step to step."""
     keeps_gathered: bool = False
     """Whether gathered parameters always stay from forward to backward, independent of settings."""
-    offloads: tuple[Literal["optimizer", "parameters"], ...] = ("optimizer",)
-    """States that `offload` can move off the device."""
     in_backward_conflict: str = ""
     """Why optimizer.in_backward=true cannot work; empty if it can."""
     simplicity: int = 100
@@ -54,8 +50,6 @@ class Traits:
     """Whether `dtk plan` includes it in comparisons; False for aliases and historical baselines."""
     library: str = ""
     """Package that implements it; empty for torch alone. Strategies of a library cannot be simulated."""
-    needs_less_memory: str | None = None
-    """The strategy to suggest if this one needs too much memory for model states; None if none shards more."""
 
     @property
     def shards_parameters(self) -> bool:
@@ -63,17 +57,14 @@ class Traits:
         return "parameters" in self.sharded
 
     @property
+    def shards_all(self) -> bool:
+        """Whether no rank keeps more than a shard of any state, so that no strategy needs less memory for them."""
+        return {*self.sharded} == {*STATES} and not (self.keeps_gathered or self.replicated_over)
+
+    @property
     def deals_out_parameters(self) -> bool:
         """Whether each whole parameter is updated by one rank, which then broadcasts it (ZeRO-1)."""
         return "optimizer_state" in self.sharded and not (self.shards_parameters or self.library)
-
-
-NONE = Traits()
-
-
-def traits_beside(module: str, base: Traits = NONE) -> Traits:
-    """Return the traits in the YAML file next to a strategy's module, which replace those of `base`."""
-    return convert(asdict(base) | table_beside(module)["traits"], Traits)
 
 
 class Reduction(NamedTuple):
@@ -91,10 +82,18 @@ class Reduction(NamedTuple):
 class StrategyConfig:
     """Base class of the `strategy` section. Subclasses set `name` and add the keys of the strategy.
 
-    Class attributes have no annotations, so they are not keys.
+    Class attributes have no annotations, so they are not keys; subclasses set those that differ from their base class.
     """
 
-    traits = NONE
+    traits = Traits()
+    # The row in `dtk strategies`, in the symbols of commands/strategies.yaml.
+    kept = "P", "P", "K"
+    """Bytes of parameters, gradients and optimizer state that a rank keeps between steps."""
+    collectives = "none"
+    """Collectives per optimizer step."""
+    sent = "0"
+    """Bytes that a rank sends per step with ring algorithms."""
+    use_when = ""
     limits = NO_LIMITS
     engine = ""
     """Strategy whose class runs it; empty for its own class."""
@@ -103,6 +102,11 @@ class StrategyConfig:
     offload: Literal["none", "optimizer", "parameters"] = "none"
     offload_to: Literal["host", "nvme"] = "host"
     offload_folder: str | None = None
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return the first line of the docstring, which says in tables what the strategy is."""
+        return (cls.__doc__ or "").partition("\n")[0].removesuffix(".")
 
     @property
     def offloads_parameters(self) -> bool:

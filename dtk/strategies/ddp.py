@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from diagnostics.contract.mesh import DATA, ORDER, Mesh
-from dtk.errors import Errors
+from diagnostics.contract.mesh import DATA, MODEL, ORDER, Mesh
+from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_blocks, rounding_bytes, topk_bytes
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, materialise
 from dtk.sharding.declared import Collective, ModelShapes, Shape
-from dtk.sharding.traits import Reduction, StrategyConfig, traits_beside
+from dtk.sharding.traits import Reduction, StrategyConfig, Traits
 from dtk.strategies.fsdp import FSDPConfig
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dtk.parallel.ddp_hooks import Hook
     from dtk.sharding.base import Fill
 
-_errors = Errors(__file__)
 LIBRARY_BUCKET_CAP_MB = 25.0
 """DDP's default. DDP makes the first bucket small (1 MiB) only if this is not set explicitly."""
 FIRST_BUCKET_BYTES = 2**20  # That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`.
@@ -42,9 +41,20 @@ TOPK_BEHIND_AVERAGES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DDPConfig(StrategyConfig):
-    """DistributedDataParallel (Li et al. 2020): replicas, gradients all-reduced in buckets."""
+    """DistributedDataParallel (Li et al. 2020): replicas, gradients all-reduced in buckets during backward."""
 
-    traits = traits_beside(__file__)
+    traits = Traits(
+        replicated_over="dp",
+        gradients_in="buckets",
+        collectives=("all_reduce",),
+        dimensions=(*DATA, *MODEL),
+        keeps_gradients=True,
+        in_backward_conflict="gradients are reduced only after they are complete",
+        simplicity=2,
+    )
+    collectives = "all_reduce of each gradient bucket"
+    sent = "2 P (N-1)/N"
+    use_when = "the whole training state fits on every device"
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}
     plain = (*DATA, "cp", "pp")  # In these dimensions a model, or a stage of it, has plain parameters.
@@ -77,7 +87,9 @@ class DDPConfig(StrategyConfig):
 
     def check(self) -> None:
         """Reject a static graph combined with a search for unused parameters."""
-        _errors.refuse({"static": self.static_graph and self.find_unused_parameters})
+        if self.static_graph and self.find_unused_parameters:
+            what = "strategy.static_graph=true and strategy.find_unused_parameters=true are mutually exclusive"
+            raise DtkError(what, "a static graph needs no search", "drop one of them")
 
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return the fully_shard variant if the model is sharded: DistributedDataParallel does not accept DTensors."""
@@ -87,8 +99,9 @@ class DDPConfig(StrategyConfig):
         tier = {field.name: getattr(self, field.name) for field in fields(StrategyConfig) if field.name != "name"}
         for field in fields(self):
             if field.name not in tier and (value := getattr(self, field.name)) != field.default:
-                whole = " ".join(f"{key}=1" for key in cut)
-                raise _errors("cut", name=field.name, value=str(value), cut=" and ".join(cut), whole=whole)
+                what = f"strategy.{field.name}={str(value).lower()} is incompatible with {' and '.join(cut)}"
+                why = "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets"
+                raise DtkError(what, why, f"drop it, or use {' '.join(f'{key}=1' for key in cut)}")
         return replace(self.in_units(), **tier)  # type: ignore[arg-type]
 
     def in_units(self) -> StrategyConfig:
@@ -178,7 +191,9 @@ class DDP(Strategy):
             return PowerSGD(group, *remembered, config.powersgd_rank)
         if kind == "int8":
             return Int8(group, *remembered)
-        _errors.refuse({"topk": max(p.numel() for p in remembered[0]) >= LARGEST_INDEX})
+        if max(p.numel() for p in remembered[0]) >= LARGEST_INDEX:
+            what = "strategy.communication_hook=topk: a parameter has more elements than 4 bytes can number"
+            raise DtkError(what, fix="use another hook")
         hook = TopK(group, *remembered)
         hook.ratio = config.topk_ratio
         return hook

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.sharding.base import Strategy, materialise
-from dtk.sharding.traits import StrategyConfig, traits_beside
+from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 class DPConfig(StrategyConfig):
     """nn.DataParallel: one process, threads over all CUDA devices. Kept as the historical baseline."""
 
-    traits = traits_beside(__file__)
+    traits = Traits(
+        one_process=True,
+        least_cuda_devices=2,
+        keeps_gradients=True,
+        in_backward_conflict="replicas have their own backward",
+        simplicity=1,
+        compared=False,
+    )
+    kept = "P", "P on the first device", "K on the first device"
+    collectives = "broadcast P, gather outputs, reduce P (inside one process)"
+    sent = "about 2 P through the first device"
+    use_when = "never for new work: the historical baseline"
 
     name: Literal["dp"] = "dp"
 

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from diagnostics.contract.formatting import counted
-from diagnostics.contract.mesh import SECONDARY, Mesh, divisors
+from diagnostics.contract.mesh import DATA, MODEL, SECONDARY, Mesh, divisors
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, local, materialise, model_shapes, unit_group
 from dtk.sharding.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes
-from dtk.sharding.traits import StrategyConfig, traits_beside
+from dtk.sharding.traits import STATES, StrategyConfig, Traits
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 class FSDPConfig(StrategyConfig):
     """`fully_shard` per block (PyTorch FSDP2): parameters, gradients and optimizer state sharded."""
 
-    traits = traits_beside(__file__)
+    traits = Traits(
+        sharded=STATES,
+        gradients_in="units",
+        collectives=("all_gather", "reduce_scatter"),
+        dimensions=(*DATA, *MODEL),
+        always_grouped=("dp_shard",),
+        simplicity=6,
+    )
+    kept = "P/N", "P/N", "K/N"
+    collectives = "2 A all_gathers (the root unit: A) and one reduce_scatter per unit"
+    sent = "2 A P (N-1)/N + P (N-1)/N"
+    use_when = "the model does not fit on one device"
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters instead of casting whole units."""
     gathers_once = False

@@ -4,19 +4,27 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from diagnostics.contract.mesh import Mesh, divisors
-from dtk.errors import Errors
-from dtk.sharding.traits import traits_beside
+from diagnostics.contract.formatting import counted
+from diagnostics.contract.mesh import DATA, Mesh, divisors
+from dtk.errors import DtkError
 from dtk.strategies.fsdp import FSDP, FSDPConfig
-
-_errors = Errors(__file__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HSDPConfig(FSDPConfig):
     """Hybrid sharding: shard inside a group of dp_shard ranks, replicate over dp_replicate groups."""
 
-    traits = traits_beside(__file__, FSDPConfig.traits)
+    traits = replace(
+        FSDPConfig.traits,
+        replicated_over="dp_replicate",
+        collectives=("all_gather", "reduce_scatter", "all_reduce"),
+        always_grouped=DATA,
+        simplicity=7,
+    )
+    kept = "P/S", "P/S", "K/S"
+    collectives = "as zero3 over dp_shard; one all_reduce of P/S per unit over dp_replicate"
+    sent = "as zero3 with N = S = dp_shard, and 2 P/S (R-1)/R with R = dp_replicate"
+    use_when = "links inside a node are much faster than those between nodes"
     limits = {**FSDPConfig.limits, "dp_replicate": (-1, inf), "dp_shard": (-1, inf)}
 
     name: Literal["hsdp"] = "hsdp"  # type: ignore[assignment]
@@ -27,13 +35,19 @@ class HSDPConfig(FSDPConfig):
         """Return a mesh of replicated shards; a degree of -1 is inferred from the other."""
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
-            _errors.refuse({"degree": degree == 0 or degree < -1}, name=name, degree=degree)
-        _errors.refuse({"both_rest": replicate == shard == -1})
+            if degree == 0 or degree < -1:
+                what = f"strategy.{name}={degree} is not a valid mesh degree"
+                raise DtkError(what, fix="use a positive number, or -1 for the rest")
+        if replicate == shard == -1:
+            what = "strategy.dp_replicate and strategy.dp_shard are both -1"
+            raise DtkError(what, fix="give one of them a number")
         rows = dp_size // shard if replicate == -1 else replicate
         columns = dp_size // replicate if shard == -1 else shard
         if rows * columns != dp_size:
             valid = ", ".join(f"{dp_size // size} x {size}" for size in divisors(dp_size))
-            raise _errors("mesh", replicate=replicate, shard=shard, ranks=dp_size, valid=valid)
+            mesh = f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard}"
+            what = f"{mesh} does not fit {counted(dp_size, 'rank')}"
+            raise DtkError(what, fix=f"valid dp_replicate x dp_shard: {valid}")
         return replace(FSDPConfig.mesh(self, columns), dp_replicate=rows)
 
 

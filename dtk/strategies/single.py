@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.sharding.base import Strategy, materialise
-from dtk.sharding.traits import StrategyConfig, traits_beside
+from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class SingleConfig(StrategyConfig):
     """One process, one device: the reference for all other strategies."""
 
-    traits = traits_beside(__file__)
+    traits = Traits(one_process=True, simplicity=0)
+    use_when = "it fits on one device; the reference"
 
     name: Literal["single"] = "single"
 

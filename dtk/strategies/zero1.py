@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from diagnostics.contract.mesh import DATA, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.declared import Collective, ModelShapes
-from dtk.sharding.traits import StrategyConfig, traits_beside
+from dtk.sharding.traits import StrategyConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.fsdp import FSDPConfig
 
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Zero1Config(DDPConfig):
-    """DDP with the optimizer state sharded over ranks (ZeRO stage 1, Rajbhandari et al. 2020)."""
+    """ZeRO stage 1 (Rajbhandari et al. 2020): DDP with the optimizer state sharded by parameter."""
 
-    traits = traits_beside(__file__, DDPConfig.traits)
-
+    traits = replace(
+        DDPConfig.traits, sharded=("optimizer_state",), collectives=("all_reduce", "broadcast"), simplicity=3
+    )
+    kept = "P", "P", "about K/N (whole parameters, so uneven)"
+    collectives = "all_reduce of each gradient bucket; N broadcasts of updated parameters"
+    sent = "2 P (N-1)/N + P (N-1)/N"
+    use_when = "DDP almost fits, and only the optimizer state is too large"
     plain = (*DATA, "cp")
 
     name: Literal["zero1"] = "zero1"  # type: ignore[assignment]

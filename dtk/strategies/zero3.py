@@ -1,9 +1,8 @@
 """`zero3`: parameters, gradients and optimizer state sharded; fsdp under the paper's name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from dtk.sharding.traits import traits_beside
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 
 
@@ -11,7 +10,7 @@ from dtk.strategies.fsdp import FSDP, FSDPConfig
 class Zero3Config(FSDPConfig):
     """ZeRO stage 3 (Rajbhandari et al. 2020): parameters, gradients and optimizer state sharded."""
 
-    traits = traits_beside(__file__, FSDPConfig.traits)
+    traits = replace(FSDPConfig.traits, simplicity=5, compared=False)
 
     name: Literal["zero3"] = "zero3"  # type: ignore[assignment]
 

@@ -55,14 +55,17 @@ from typing import Literal
 
 from dtk.sharding.base import Strategy, materialise
 from dtk.sharding.declared import Collective
-from dtk.sharding.traits import StrategyConfig, traits_beside
+from dtk.sharding.traits import StrategyConfig, Traits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToyConfig(StrategyConfig):
     """Replicas without buckets."""
 
-    traits = traits_beside(__file__)
+    traits = Traits(replicated_over="dp", collectives=("all_reduce",))
+    collectives = "all_reduce of each gradient"
+    sent = "2 P (N-1)/N"
+    use_when = "never"
     limits = {"repeats": (1, 10)}
 
     name: Literal["toy"] = "toy"
@@ -104,14 +107,6 @@ def test_each_gradient_is_reduced_once():
     shapes = ModelShapes([(2, 3), (4,)], [], [])
     (declared,) = CONFIG(name="toy").declare(shapes, Mesh(dp_replicate=2), PrecisionConfig(name="fp32"), 1)
     assert (declared.op, declared.count, declared.size_bytes) == ("all_reduce", 2, 40)
-"""
-TOY_ROW = """traits: {replicated_over: dp, collectives: [all_reduce], needs_less_memory: zero3}
-row:
-  summary: a toy
-  kept: [P, P, K]
-  collectives: all_reduce of each gradient
-  sent: 2 P (N-1)/N
-  use_when: never
 """
 TOY_YAML = """# A toy.
 # Use: python -m dtk.run strategy=toy
@@ -296,11 +291,10 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     assert first["speaks_for"] == ["an all_reduce of 1 element is a metric, a flag or a barrier, often conditional"]
 
 
-def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
+def test_a_strategy_is_one_file_and_its_values_and_its_test(copy: Path) -> None:
     shutil.copytree(ROOT / "conf", copy / "conf")
     shutil.copy(ROOT / "pyproject.toml", copy)
     (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
-    (copy / "dtk/strategies/toy.yaml").write_text(TOY_ROW, encoding="utf-8")
     (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (copy / "tests/unit/strategies/test_toy.py").write_text(TOY_STRATEGY_TEST, encoding="utf-8")
@@ -326,7 +320,8 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
             traits = json.loads((folder / "manifest.json").read_text())["strategy_traits"]
             assert (traits["replicated_over"], traits["gradients_in"]) == ("dp", None)
     assert losses["toy"] == pytest.approx(losses["ddp"], rel=1e-5)
-    assert "toy: a toy" in (table := dtk(copy, "strategies").stdout) and "all_reduce of each gradient" in table
+    table = dtk(copy, "strategies").stdout
+    assert "toy: Replicas without buckets" in table and "all_reduce of each gradient" in table
     planned = dtk(copy, "plan", "strategy=toy", "model=gpt2_tiny", "--world-size", "2")
     assert planned.returncode == 0 and "all_reduce" in planned.stdout, planned.stderr
     assert "out of range" in dtk(copy, "plan", "strategy=toy", "strategy.repeats=11").stderr

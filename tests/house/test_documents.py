@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dtk.commands.main import make_parser
+from dtk.commands.strategies import render
 from dtk.run import _parse as parse_run
 from dtk.sharding.registry import CONFIG_TYPES
-from dtk.sharding.table import render
 from tests.cli.command import ROOT, environment
 from tests.warm_python import run_module
 
@@ -150,7 +150,7 @@ def test_the_site_builds_and_every_page_is_in_it(tmp_path):
 def test_the_strategy_table_is_the_printed_one():
     text = (ROOT / "docs" / "strategies.md").read_text()
     table = text.split("checked by a test -->\n")[1].split("<!-- end of table -->")[0]
-    assert table == render("markdown")
+    assert table == render(in_markdown=True)
 
 
 def test_every_strategy_has_facts_and_a_file():

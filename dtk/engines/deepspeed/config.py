@@ -41,6 +41,7 @@ class DeepSpeedConfig(StrategyConfig):
         in_backward_conflict="DeepSpeed updates the parameters in a step of its own",
         compared=False,
     )
+    use_when = "you want to compare or diagnose an existing DeepSpeed job"
     stage = 0
     autocasts = False
     """The parameters themselves have the compute dtype."""

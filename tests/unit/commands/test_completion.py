@@ -23,7 +23,7 @@ def completed(capsys, tmp_path, monkeypatch):
 
 
 def test_commands_and_their_options(completed):
-    assert set(_COMMANDS) | {"run", "strategies"} == set(completed("dtk "))
+    assert set(_COMMANDS) | {"run"} == set(completed("dtk "))
     assert completed("dtk di") == ["diagnose"]
     assert {"--json", "--baseline", "--fail-if"} <= set(completed("dtk compare a --"))
     assert completed("dtk run --mul") == ["--multirun"]

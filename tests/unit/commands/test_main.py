@@ -56,7 +56,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert main([]) == 0
     text = capsys.readouterr().out
     shown = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
-    assert shown == ["run", "strategies", *_COMMANDS]
+    assert shown == ["run", *_COMMANDS]
     assert main(["bench"]) == main(["tune"]) == 0, "a topic is missing"
     assert "comm" in capsys.readouterr().out
 

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from diagnostics.contract.files import read_table
 from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
-from dtk.sharding.registry import CONFIG_TYPES, alternatives, for_several_ranks, one_device, preferred, table_row
-from dtk.sharding.traits import Traits
+from dtk.sharding.registry import (
+    CONFIG_TYPES,
+    alternatives,
+    for_several_ranks,
+    needs_less_memory,
+    one_device,
+    preferred,
+)
+from dtk.sharding.traits import STATES, Traits
 from tests.patience import stretched
 from tests.traits import traits_of
-
-
-def list_of(value: object) -> object:
-    return [*value] if isinstance(value, tuple) else value
 
 
 def test_the_simplest_comes_first() -> None:
@@ -62,10 +64,22 @@ def test_code_outside_of_the_strategies_names_none() -> None:
 def test_a_section_has_the_name_of_its_file(name: str) -> None:
     section: Any = CONFIG_TYPES[name]()
     assert section.name == name
-    assert len(table_row(name).kept) == 3 and all(table_row(name))
-    stated = read_table(Path(sys.modules[section.__module__].__file__ or "").with_suffix(".yaml"))["traits"]
-    assert stated and {key: list_of(getattr(section.traits, key)) for key in stated} == stated
+    assert all((section.summary(), *section.kept, section.collectives, section.sent, section.use_when))
     assert set(section.limits) <= {field.name for field in dataclasses.fields(section)}
+
+
+@pytest.mark.parametrize("name", CONFIG_TYPES)
+def test_the_row_shows_a_shard_of_what_the_traits_call_sharded(name: str) -> None:
+    kept, traits = CONFIG_TYPES[name].kept, CONFIG_TYPES[name].traits
+    assert [state for state, size in zip(STATES, kept, strict=True) if "/" in size] == [*traits.sharded]
+
+
+def test_a_strategy_that_needs_less_memory_shards_all_and_is_of_the_same_library() -> None:
+    less = {name: needs_less_memory(kind.traits) for name, kind in CONFIG_TYPES.items()}
+    assert {name for name, other in less.items() if other is None} == {"fsdp", "zero3", "deepspeed_zero3"}
+    assert {other for name, other in less.items() if not CONFIG_TYPES[name].traits.library} == {"zero3", None}
+    assert less["deepspeed_zero1"] == less["deepspeed_zero2"] == "deepspeed_zero3"
+    assert needs_less_memory(Traits(library="of nobody")) is None
 
 
 def test_traits_are_read_without_torch() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dtk.sharding.registry import CONFIG_TYPES, table_row
-from dtk.sharding.table import render
+from dtk.commands.strategies import render
+from dtk.sharding.registry import CONFIG_TYPES
 
 
 @pytest.mark.parametrize("columns", [30, 60, 119, 120, 200])
@@ -16,16 +16,11 @@ def test_every_row_is_there_and_fits(columns: int) -> None:
 
 def test_narrow_text_has_what_the_wide_table_leaves_out() -> None:
     narrow = render(columns=80)
-    assert "use when" in narrow and table_row("ddp").use_when in narrow
+    assert "use when" in narrow and CONFIG_TYPES["ddp"].use_when in narrow
     assert "use when" not in render()
 
 
 def test_markdown_is_a_table() -> None:
-    lines = render("markdown").splitlines()
+    lines = render(in_markdown=True).splitlines()
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + len(CONFIG_TYPES) + 5
     assert lines[1] == "|" + " --- |" * 6
-
-
-def test_another_form_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown form 'html'"):
-        render("html")
