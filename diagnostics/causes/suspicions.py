@@ -216,6 +216,11 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "worker_died": died,
         "of_model": symptoms.of_model and peer_calls,
         "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= {*TABLE["own_sizes"]} and peer_calls,
-        "twice": small > 0 and large == 2 * small,
-        "close_sizes": not symptoms.of_model and small >= _LEAST_SIZE and gap < _CLOSE and gap,
+        "twice": symptoms.statements < 2 and small > 0 and large == 2 * small,
+        "close_sizes": not symptoms.of_model
+        and symptoms.statements < 2
+        and small >= _LEAST_SIZE
+        and gap < _CLOSE
+        and gap,
+        "one_statement": symptoms.statements == 1 and not symptoms.of_model and peer_calls[0],
     }

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, support
-from diagnostics.analysis.divergence.explanation import Explanation, left_loop
+from diagnostics.analysis.divergence.explanation import Deviation, Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
-from diagnostics.analysis.divergence.identity import in_backward
+from diagnostics.analysis.divergence.identity import in_backward, same_statement
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
+from diagnostics.analysis.histories.printed import of_messages
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.vote import Vote, count_votes, settled
 from diagnostics.contract.findings import PROBABLE, WATCHDOGS
@@ -76,12 +77,21 @@ def outside_backward(
     return None if explanation is None else explained(vote, sides, explanation)
 
 
-def at_places(vote: Vote, places: Mapping[int, tuple[str, Frame]], **more: Any) -> Divergence:
-    """Return the divergence of two sides of which only the operation and the line of each rank are known."""
-    sides = [places[side[0]] for side in vote.sides[:2]]
-    calls = [Call(vote.key, 0, Described(Wire(op, (), ()), op), False, None, stack=(site,)) for op, site in sides]
+def at_places(
+    vote: Vote, places: Mapping[int, tuple[str, Frame]], own_bytes: Mapping[int | None, int] | None = None, **more: Any
+) -> Divergence:
+    """Return the divergence of two sides of which only the operation and the line of each rank are known, and maybe
+    the size of its messages. Two lines of the program are two calls.
+    """
+    calls = []
+    for side in vote.sides[:2]:
+        op, site = places[side[0]]
+        sizes = {own_bytes[rank] for rank in side if rank in own_bytes} if own_bytes else ()
+        described = of_messages(op, sizes.pop()) if len(sizes) == 1 else Described(Wire(op, (), ()), op)
+        calls.append(Call(vote.key, 0, described, False, None, stack=(site,)))
+    deviation: Deviation = "change" if same_statement(*calls) else "substitute"
     more |= {"groups_known": False, "limit": WATCHDOGS["apart"]}
-    return edited(vote, (calls[0], calls[1]), ("substitute", "within"), support("single position"), **more)
+    return edited(vote, (calls[0], calls[1]), (deviation, "within"), support("single position"), **more)
 
 
 def misfit(pair: Misfit[Call]) -> Divergence:

@@ -81,6 +81,11 @@ def message_bytes(wire: Wire, world: int) -> set[int]:
     return {total} if wire.op in {"broadcast", "gather", "scatter"} else set()
 
 
+def of_messages(op: str, size_bytes: int) -> Described:
+    """Return a call of which only the size of its messages in bytes is known."""
+    return Described(Wire(op, (), ()), op, f"with messages of {size_bytes} bytes")
+
+
 def _logged(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     """Return calls that differ between ranks of the job's communicator in NCCL's log, and those just before; empty
     if they do not, as a log shows that a call was issued, not that it completed.
@@ -212,7 +217,7 @@ def _cut_call(evidence: Evidence, fact: LogFact, rank: int, histories: list[list
     peer = last[-1]
     same_op = [call for history in histories for call in history if call.wire.op == peer.wire.op]
     alike = [call for call in same_op if expected in message_bytes(call.wire, world)]
-    described = Described(Wire(peer.wire.op, (), ()), peer.wire.op, f"with messages of {expected} bytes")
+    described = of_messages(peer.wire.op, expected)
     call = replace(peer, described=described, stack=(), frames=_frames(evidence, rank), done=False)
     if len({(call.wire, call.stack) for call in alike}) == 1 and not call.frames:
         return replace(alike[-1], seq=peer.seq, created_s=peer.created_s, done=False)

@@ -22,7 +22,7 @@ from diagnostics.analysis.stall.endings import Departure, FirstEndings, Missing,
 from diagnostics.analysis.stall.from_observations import from_observations
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import HostStall
-from diagnostics.analysis.stall.size_mismatch import size_mismatch
+from diagnostics.analysis.stall.size_mismatch import at_met_sizes, size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.startup import Startup, StartupFailed, startup
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -199,7 +199,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         startup=startup(job),
     )
     observed = observations(evidence)
-    seen = from_observations(job, observed) if observed else by_stacks(job)
+    seen = from_observations(job, observed) if observed else by_stacks(job) or at_met_sizes(job)
     if isinstance(seen, Divergence) and seen.limit < 1:
         stall.inferred += (seen,)
     elif isinstance(seen, Divergence):

@@ -24,14 +24,15 @@ from diagnostics.evidence.job.rank_endings import (
     settle_exit_codes,
 )
 from diagnostics.evidence.logs.patterns import ZONE_S
-from diagnostics.evidence.model import Evidence, Stacks, Thread
+from diagnostics.evidence.model import Evidence, LogFact, Stacks, Thread
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
 _SAME_ZONE_S = 3600.0  # A call waits for less, as the default timeouts are 10 and 30 minutes; more is another zone.
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
-_HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
+SIZES = "gloo_mismatch"  # Lines with which gloo ends a process.
+_HANG_FACTS = _TIMEOUTS | {"desync_report", SIZES, "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
 
@@ -105,6 +106,10 @@ class JobState(Struct):
         now_s = self.now_s()
         began_s = min((call.created_s for call in self.waits.calls.values() if call.created_s), default=None)
         return max(0.0, now_s - began_s) if now_s is not None and began_s is not None else 0.0
+
+    def size_mismatches(self) -> list[LogFact]:
+        """Return the lines with which gloo ended processes as a message was longer than the one that they expected."""
+        return [fact for fact in self.evidence.facts if fact.kind == SIZES]
 
     def cost(self) -> Cost | None:
         """Return the time lost by blocked ranks; None if the recorded times do not show it."""
@@ -190,7 +195,7 @@ def build(evidence: Evidence) -> JobState:
     add_printed(evidence, reading)
     evidence.problems += [problem for problem in reading.problems if problem not in evidence.problems]
     # An aborting process leaves no dump, and its message no rank if several aborted.
-    waits = graph.build(reading.survey, {fact.rank for fact in evidence.facts if fact.kind == "gloo_mismatch"})
+    waits = graph.build(reading.survey, {fact.rank for fact in evidence.facts if fact.kind == SIZES})
     world = evidence.world_size or reading.survey.world()
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]
     endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)

@@ -1,46 +1,64 @@
 """The calls that met where gloo ended a process because of different sizes: one in backward and one outside of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.from_watchdogs import TOGETHER
 from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
 from diagnostics.analysis.divergence.single_calls import at_places, outside_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.stack_evidence import KEY, collective_of, communicating
-from diagnostics.analysis.vote import count_votes
+from diagnostics.analysis.stall.stack_evidence import KEY, communicating
+from diagnostics.analysis.vote import OF_JOB, count_votes, settled
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact
 
-KIND = "gloo_mismatch"  # Lines with which gloo ends a process.
-
-
-def mismatched(job: JobState) -> list[LogFact]:
-    """Return the lines with which gloo ended processes."""
-    return [fact for fact in job.evidence.facts if fact.kind == KIND]
-
 
 def size_mismatch(job: JobState) -> Divergence | None:
     """Find the calls that met where a process ended because of different sizes; None if no log and ring show them."""
-    facts = mismatched(job)
+    facts = job.size_mismatches()
     divergences = list(_divergences(job, {fact.rank for fact in facts})) if facts else []
-    if len(divergences) == 1:
-        return replace(divergences[0], lines=tuple(facts))
-    return _by_places(job, facts) if facts and not job.any_calls() else None
+    return replace(divergences[0], lines=tuple(facts)) if len(divergences) == 1 else None
 
 
-def _by_places(job: JobState, facts: list[LogFact]) -> Divergence | None:
-    """Return the ranks that gloo ended in another call than that in which most ranks lost them, by their stacks."""
-    aborted = {rank: collective_of(end.frames) for rank, end in job.endings.items() if end.kind == "aborted"}
-    inside = {rank: (place.op, place.site) for rank, place in communicating(job).items()} | aborted
-    places = {rank: (at[0], at[1]) for rank, at in inside.items() if at is not None and at[1] is not None}
+def at_met_sizes(job: JobState) -> Divergence | None:
+    """Return the ranks in another call than most where gloo ended a process, or with another size in the same call.
+
+    That process met a message of its own position. A rank that only lost it is at this position too if the calls are
+    ones that no rank completes long before another.
+    """
+    facts, inside = job.size_mismatches(), communicating(job)
+    places = {rank: (at.op, at.site) for rank, at in inside.items() if at.site is not None}
     vote = count_votes(KEY, 0, places, range(job.world()))
-    if len(vote.sides) != 2 or {*vote.sides[1]} != aborted.keys() or not vote.has_majority:
+    if not facts or job.any_calls() or not vote.has_majority or len(vote.sides) > 2:
         return None
-    return at_places(vote, places, lines=tuple(facts))
+    own_bytes = {fact.rank: fact.fields["expected_bytes"] for fact in facts if "expected_bytes" in fact.fields}
+    if len(vote.sides) == 1:
+        few = minority_sizes(facts, job.world())
+        rest = [rank for rank in own_bytes if rank in places and rank not in few]
+        if not (few and rest and {*few} <= places.keys()):
+            return None
+        other_bytes = dict.fromkeys(few, facts[0].fields["received_bytes"])
+        vote, own_bytes = settled((KEY, 0), rest, few), other_bytes | own_bytes
+    else:
+        met = {*own_bytes, *(rank for rank, end in job.endings.items() if end.kind == "aborted")}
+        late = met.isdisjoint(vote.sides[1]) and not {op for op, _ in places.values()} <= TOGETHER
+        if late or met.isdisjoint(places):
+            return None
+    return at_places(vote, places, own_bytes, lines=tuple(facts))
+
+
+def minority_sizes(facts: Sequence[LogFact], world: int) -> tuple[int, ...]:
+    """Return the ranks whose own size is not that of most. A line also has the size of a peer, which may have none."""
+    lines = {fact.rank: fact.fields for fact in facts if fact.rank is not None and "expected_bytes" in fact.fields}
+    vote = count_votes(OF_JOB, 0, {rank: fields["expected_bytes"] for rank, fields in lines.items()}, range(world))
+    if len({fields[name] for fields in lines.values() for name in ("expected_bytes", "received_bytes")}) != 2:
+        return ()
+    minority = vote.minority or (vote.silent if len(vote.silent) == 1 else ())
+    return minority if len(vote.sides[0]) > max(1, len(minority)) else ()
 
 
 def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:

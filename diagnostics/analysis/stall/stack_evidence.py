@@ -80,9 +80,12 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
     ahead = _one_call_ahead(job)
-    if (job.any_calls() and not ahead) or any(end.exited_early for end in job.endings.values()):
-        return None
     latest, inside = job.latest_stacks(), communicating(job, ahead)
+    ended = (
+        rank for rank, end in job.endings.items() if end.exited_early and not (end.kind == "aborted" and rank in inside)
+    )
+    if (job.any_calls() and not ahead) or any(True for _ in ended):
+        return None
     if ahead and ahead != set(inside):
         return None
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
@@ -100,13 +103,15 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
 
 
 def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCollective]:
-    """Return the call that each rank is in, from the error with which it gave up on a peer, else from its last stack.
+    """Return the call that each rank is in, from the error with which it gave up on a peer or gloo ended it, else from
+    its last stack.
 
     The stacks of ranks that are `ahead` also count if they communicate in C++.
     """
     inside: dict[int, InCollective] = {}
     for rank, end in job.endings.items():
-        if end.victim and (collective := collective_of(end.frames)):
+        gave_up = end.victim or (end.kind == "aborted" and bool(job.size_mismatches()))
+        if gave_up and (collective := collective_of(end.frames)):
             time_s = None if end.connection_closed else taken_s(job.evidence, Stacks(None, end.record.file, ()))
             users = tuple(filter(stacks.is_users, end.frames))
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)

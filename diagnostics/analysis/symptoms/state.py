@@ -193,6 +193,8 @@ class Symptoms(Struct, frozen=True):
     """Calls in which other ranks lost that process."""
     of_model: bool = False
     """Whether the model fixes the sizes of these calls."""
+    statements: int = 0
+    """Number of calls, an operation at a line, of the ended process and its peers; 0 if its own is unknown."""
     possibly_late: tuple[int, ...] = ()
     """Ranks that lost their peers where these timed out, so they may have come too late."""
     departed: tuple[int, ...] = ()

@@ -9,9 +9,8 @@ from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_split
 from diagnostics.analysis.divergence.identity import agree
 from diagnostics.analysis.histories.watchdog_lines import GroupLog
-from diagnostics.analysis.stall import size_mismatch
 from diagnostics.analysis.stall.explain import Stall
-from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.job_state import SIZES, JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
@@ -246,7 +245,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
 
 def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading) -> Finding:
     job, vote = stall.job, divergence.vote
-    payload_text = next((fact.text for fact in divergence.lines if fact.kind == size_mismatch.KIND), "")
+    payload_text = next((fact.text for fact in divergence.lines if fact.kind == SIZES), "")
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     wire, at = divergence.minority.wire, Operation(divergence.key, divergence.position)
     is_same = wire == divergence.majority.wire and wire.op in ROOTED and wire.root is None

@@ -3,7 +3,6 @@
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.size_mismatch import mismatched
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
@@ -50,7 +49,7 @@ def decide(stall: Stall) -> list[Finding]:
     job, findings = stall.job, list[Finding]()
     ends = [end for end in job.endings.values() if end.kind == "mismatch" and in_object_call(end.frames)]
     is_one_job = not (job.evidence.doubt or job.finished())
-    if is_one_job and (lines := mismatched(job)):
+    if is_one_job and (lines := job.size_mismatches()):
         if not any(divergence.lines[:1] == tuple(lines[:1]) for divergence in stall.inferred):
             findings.append(_printed(job, lines))
     elif is_one_job and ends:

@@ -186,6 +186,7 @@ def test_every_clue_that_a_cause_weighs_can_be_shown() -> None:
         stands(sizes="900 vs 4", peer_calls=(PLACED,), of_model=True),
         stands(sizes="136 vs 120", peer_calls=(replace(PLACED, op="all_gather"),)),
         stands(sizes="8 vs 4"),
+        stands(sizes="9 vs 4", peer_calls=(PLACED,), statements=1),
         stands(unlisted=(2,)),
         stands(threaded=(0, 1)),
         stands(unanswered=(21,)),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from diagnostics.analysis.stall.explain import explain
-from diagnostics.analysis.stall.size_mismatch import mismatched
-from diagnostics.contract.findings import SURE
+from diagnostics.contract.findings import SURE, text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact
@@ -126,10 +126,71 @@ def test_recorded_calls_that_differ_explain_the_sizes_that_gloo_printed(tmp_path
     write(tmp_path, Job({0: ops, 1: ops, 2: [*ops[:2], Op(size=4, line=10)]}, backend="gloo"))
     fact = LogFact("gloo_mismatch", 2, "stderr.log", 2, "32 vs 16. Received data size doesn't match expected size")
     result = evidence(tmp_path, world_size=3, facts=[fact])
-    assert mismatched(explain(result).job), "no part of the analysis decides what another one explains"
+    assert explain(result).job.size_mismatches(), "no part of the analysis decides what another one explains"
     assert [(finding.cause, finding.ranks, finding.basis) for finding in unexplained(result)] == [
         ("hang.signature_mismatch", (2,), "records")
     ]
+
+
+PYTHON = """\
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/job/train.py", line 30, in <module>
+[rank{0}]:   File "/job/train.py", line {1}, in {2}
+[rank{0}]:   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252, in {3}
+[rank{0}]: RuntimeError: [enforce fail at /gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. {4}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lost", "raised", "cause", "culprits"),
+    [
+        ({1: 9, 2: 9, 3: 9}, {0: (12, "all_reduce", "500 vs 4")}, "hang.collective_mismatch", (0,)),
+        ({1: 9, 2: 9, 3: 9}, {0: (12, "broadcast", "500 vs 4")}, "hang.collective_mismatch", (0,)),
+        ({0: 9, 1: 12, 3: 9}, {2: (9, "all_reduce", "752 vs 500")}, "hang.collective_mismatch", (1,)),
+        ({0: 9, 1: 12, 3: 9}, {2: (9, "broadcast", "752 vs 500")}, "", ()),  # Rank 1 may be in the call before.
+        # One statement, and the size of one rank is not that of the others.
+        ({0: 9}, dict.fromkeys((1, 2, 3), (9, "all_reduce", "8 vs 4")), "hang.signature_mismatch", (0,)),
+        ({0: 9, 2: 9}, dict.fromkeys((1, 3), (9, "all_reduce", "8 vs 4")), "", ()),  # Rank 0 or rank 2.
+        ({0: 9, 1: 9, 3: 9}, {2: (9, "all_reduce", "8 vs 4")}, "", ()),  # Rank 2 or a peer of it.
+        ({1: 9}, {0: (12, "all_reduce", "500 vs 4")}, "", ()),  # Of two ranks neither is the exception.
+    ],
+)
+def test_the_sizes_in_tracebacks_vote_with_the_calls_of_the_ranks(
+    tmp_path: Path,
+    lost: dict[int, int],
+    raised: dict[int, tuple[int, str, str]],
+    cause: str,
+    culprits: tuple[int, ...],
+) -> None:
+    texts = [PYTHON.format(rank, at, f"f{at}", op, sizes) for rank, (at, op, sizes) in raised.items()]
+    texts += [LOST.format(rank, line, f"f{line}") for rank, line in lost.items()]
+    (tmp_path / "job.log").write_text("".join(texts))
+    report = diagnose(tmp_path)
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [(cause, culprits)] * bool(cause)
+    if cause:
+        assert (
+            f"with messages of {next(iter(raised.values()))[2].split()[2]} bytes"
+            in text_of(report.root_causes[0]).summary
+        )
+    elif len({*lost.values(), *(line for line, _, _ in raised.values())}) == 1:
+        assert report.suspicions[0].cause == "hang.signature_mismatch"
+    else:
+        assert report.suspicions[0].cause != "hang.signature_mismatch"
+
+
+@pytest.mark.parametrize("raise_in_python", [True, False])
+def test_the_source_shows_that_one_rank_alone_makes_the_call(tmp_path: Path, raise_in_python: bool) -> None:
+    """As any other two calls are compared, whether gloo's text is in a traceback or ended the process."""
+    source = "def f9():\n    if rank == 0:\n        log()\n    all_reduce()\n\nfor step in steps:\n    f9()\n"
+    path = tmp_path / "job" / "train.py"
+    path.parent.mkdir()
+    path.write_text(source)
+    os.utime(path, (START_S - 60, START_S - 60))
+    own = PYTHON.format(0, 3, "f9", "all_reduce", "500 vs 4") if raise_in_python else ABORTED.format(0, 3, "f9")
+    text = own + "".join(LOST.format(rank, 4, "f9") for rank in (1, 2, 3))
+    (tmp_path / "job.log").write_text(text.replace("/job/train.py", str(path)).replace("line 30", "line 7"))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.victims) == ("hang.conditional_collective", (0,), (1, 2, 3))
 
 
 LOST = """\
@@ -158,7 +219,7 @@ ABORTED = """\
         ({0: 9, 1: 9, 4: 9, 5: 9}, {2: 12, 3: 12}, (2, 3)),
         ({0: 9, 1: 9, 3: 9}, {2: 9}, ()),  # One line, with sizes that differ.
         ({0: 9, 3: 12}, {2: 12}, ()),  # Where rank 1 was is unknown.
-        ({0: 12, 1: 9, 3: 9}, {2: 9}, ()),  # Rank 0 may have been late, in the call before.
+        ({0: 12, 1: 9, 3: 9}, {2: 9}, (0,)),  # No rank is long in an all_reduce that the others have left.
         ({0: 9, 1: 15, 3: 9}, {2: 12}, ()),  # Three places.
         ({0: 9}, {1: 12}, ()),  # Of two ranks neither is the exception.
     ],
@@ -176,7 +237,8 @@ def test_lines_of_tracebacks_tell_which_side_differs(
     ]
     assert [finding.ranks for finding in findings] == [culprits] * bool(culprits)
     if culprits:
-        assert findings[0].cause == "hang.collective_mismatch" and findings[0].victims == tuple(lost)
+        victims = tuple(sorted({*lost, *aborted} - {*culprits}))
+        assert (findings[0].cause, findings[0].victims) == ("hang.collective_mismatch", victims)
         assert (
             "train.py:12" in findings[0].summary
             and "50000 vs 1500" in findings[0].summary

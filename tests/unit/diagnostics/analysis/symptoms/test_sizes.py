@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from diagnostics.causes.suspicions import clues
 from tests.unit.diagnostics.analysis.symptoms.test_gather import GLOO, ended, read
 
 MISMATCH = (
@@ -26,3 +27,13 @@ def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path)
     )
     symptoms = read(tmp_path, aborts + gathers)
     assert symptoms.of_model and symptoms.mismatched == (0,)
+
+
+def test_two_lines_are_two_calls_whose_sizes_say_nothing_of_a_dtype(tmp_path: Path) -> None:
+    """8 vs 4 bytes: two dtypes of one statement, but of two lines just two calls."""
+    error = f"RuntimeError: {MISMATCH.strip().removeprefix('what():  ').replace('900', '8')}"
+    for line, statements in ((9, 1), (4, 2)):
+        symptoms = read(tmp_path, ended(0, "all_reduce", error, line) + ended(1, "all_reduce", GLOO))
+        shown = clues(symptoms)
+        assert symptoms.statements == statements
+        assert ("one_statement" in shown, "twice" in shown) == (statements == 1, statements == 1)
