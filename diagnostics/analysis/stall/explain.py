@@ -24,7 +24,7 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.size_mismatch import at_met_sizes, size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
-from diagnostics.analysis.stall.startup import Startup, StartupFailed, startup
+from diagnostics.analysis.stall.startup import Meeting, Startup, StartupFailed, startup
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Basis, Finding, Group
 from diagnostics.contract.formatting import file_name
@@ -127,7 +127,7 @@ class Stall(Struct):
     missing: Missing | None = None
     circular: tuple[CircularWait, ...] = ()
     host: HostStall | None = None
-    startup: Startup | StartupFailed | None = None
+    startup: Startup | StartupFailed | Meeting | None = None
 
     @property
     def unexplained(self) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ _C10D = "distributed_c10d.py"
 _MESSAGES, _WITHIN, UNNAMED = (dict[str, str](names) for names in table_beside(__file__).values())
 """Functions of torch that communicate in C++ and raised the error by which a rank gave up, with the call's name."""
 KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
+CREATES = "init_process_group", "new_", "split_group"
+"""How the names of the functions begin that create a group, in which its ranks or those of the job meet."""
 _UNKNOWN = 0  # Position of a call for which no recorder counted the preceding ones.
 
 
@@ -203,7 +205,7 @@ def collective_of(
     op = ""
     for frame in frames:
         if not (stacks.is_native(frame) or is_library(frame.file)):
-            own = not whole and op.startswith(("_", "init_process_group", "new_group"))
+            own = not whole and op.startswith(("_", *CREATES))
             return (op, frame) if op and not own else None
         function = frame.function.rpartition(".")[2]
         op = function if frame.file.endswith(_C10D) else op or within.get(function, "")

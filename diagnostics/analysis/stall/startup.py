@@ -4,13 +4,17 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
+from diagnostics.analysis.stall.stack_evidence import CREATES, collective_of
 from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
+from diagnostics.evidence.readers.log import last_progress
 from diagnostics.evidence.readers.start import KIND
 from diagnostics.evidence.readers.watch import VERDICT
 from diagnostics.evidence.stacks.activity import Activity, doing
+from diagnostics.evidence.stacks.dumps import main_thread
 
 _STARTUP: list[str] = table_beside(__file__)["kinds"]
 _TEXT = patterns_beside(__file__, "texts")
@@ -32,13 +36,24 @@ class Startup(Struct, frozen=True):
     waited_s: float
 
 
+class Meeting(Struct, frozen=True):
+    """Ranks whose stacks all show them in one function that creates a group, where they wait for others."""
+
+    op: str
+    sites: dict[int, Frame]
+    files: dict[int, str]
+    """Rank -> the stack dump that shows it."""
+    missing: tuple[int, ...]
+    """Ranks without a stack, if the number of ranks is known."""
+
+
 class StartupFailed(Struct, frozen=True):
     """A start-up in which the store or the rendezvous failed and no collective was issued."""
 
     facts: tuple[LogFact, ...]
 
 
-def startup(job: JobState) -> Startup | StartupFailed | None:
+def startup(job: JobState) -> Startup | StartupFailed | Meeting | None:
     """Return a start-up that did not complete, or None if a collective was issued or a rank failed by itself."""
     if job.any_calls():
         return None
@@ -79,7 +94,24 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
         return None
-    return StartupFailed(facts) if facts else None
+    return StartupFailed(facts) if facts else _meeting(job)
+
+
+def _meeting(job: JobState) -> Meeting | None:
+    """Return where ranks meet by their stacks, or None if one is elsewhere or the job had taken a step before."""
+    dumps = {dump.rank: dump for dump in job.evidence.stacks if dump.rank is not None}
+    is_over = last_progress(job.evidence) or any(end.exited_early for end in job.endings.values())
+    threads = {rank: main_thread(dump) for rank, dump in dumps.items()}
+    places = {rank: collective_of(main.frames, whole=True) for rank, main in threads.items() if main is not None}
+    sites = {rank: place[1] for rank, place in sorted(places.items()) if place is not None}
+    op, *others = {place[0] for place in places.values() if place is not None} or {""}
+    is_apart = others or not op.startswith(CREATES) or len(sites) < len(dumps)
+    if is_apart or is_over or observations(job.evidence):
+        return None
+    missing = tuple(rank for rank in range(job.evidence.world_size or 0) if rank not in sites)
+    if not missing and job.evidence.world_size and op != "init_process_group":
+        return None  # They may make different groups, or those of one line in another order.
+    return Meeting(op, sites, {rank: dumps[rank].file for rank in sites}, missing)
 
 
 def not_yet_met(evidence: Evidence) -> list[LogFact]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.startup import Startup, at_start, lasted_s, not_yet_met
+from diagnostics.analysis.stall.startup import Meeting, Startup, at_start, lasted_s, not_yet_met
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described, fix
@@ -26,10 +26,12 @@ def _why(case: Startup, ranks: tuple[int, ...]) -> str:
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from what `dtk watch` records during start-up, or else from messages of the store and the rendezvous."""
+    """Decide from what `dtk watch` records during start-up, or messages of the store and the rendezvous, or stacks."""
     case, job = stall.startup, stall.job
     if isinstance(case, Startup):
         return _finding(case)
+    if isinstance(case, Meeting):
+        return _met(stall, case)
     if case is None and (waits := not_yet_met(job.evidence)):
         ranks = tuple(sorted({fact.rank for fact in waits if fact.rank is not None}))
         row = "not_yet" if "joined" in waits[-1].fields else "no_store"
@@ -53,6 +55,22 @@ def decide(stall: Stall) -> Finding:
     confidence = level.SUSPECTED if warned else level.OPEN if closed else of_one if alone else level.LIKELY
     basis: level.Basis = "messages" if closed else "records"
     return _parts.confirmed(job, facts, confidence, evidence=_parts.lines(case.facts), victims=victims, basis=basis)
+
+
+def _met(stall: Stall, case: Meeting) -> Finding:
+    """Return the finding about ranks that stacks show while a group is created. It is known only that none is past it
+    if all have left a stack, and that others are missing if their number is known.
+    """
+    ranks, world = tuple(case.sites), stall.job.evidence.world_size
+    row, confidence = ("left_nothing", level.OPEN) if case.missing else ("all_there", level.PLAUSIBLE)
+    row, confidence = (row, confidence) if world else ("of_how_many", level.SUSPECTED)
+    facts = _TEXTS.facts(["meeting", row], ranks=ranks, op=case.op, missing=case.missing, world=world)
+    places = [(rank, _TEXTS.phrase("meets_in", op=case.op)) for rank in ranks[:CITED]]
+    evidence = [
+        EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=at)) for rank, at in places
+    ]
+    where = tuple(place for rank, at in places for place in _parts.where(rank, case.sites[rank], at))
+    return _parts.confirmed(stall.job, facts, confidence, victims=ranks, where=where, evidence=evidence, basis="places")
 
 
 def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:

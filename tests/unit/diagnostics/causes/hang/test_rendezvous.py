@@ -8,6 +8,7 @@ import pytest
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.startup import StartupFailed
 from diagnostics.causes.hang.rendezvous import CAUSE
+from diagnostics.contract import findings as level
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
@@ -223,3 +224,50 @@ def test_ranks_that_disagree_on_their_number_do_not_start(tmp_path: Path) -> Non
     path.write_text("".join(f"step {n} loss 2.0\n" for n in range(1, 9)) + line)
     (finding,) = CAUSE.decide(explain(gather(path, Limits())))
     assert finding.status != "confirmed"
+
+
+STACK = """\
+Process {pid}: python -u train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+{frames}    setup (train.py:14)
+    <module> (train.py:52)
+"""
+TORCH = "    {} (torch/distributed/{})\n"
+IN_STORE = TORCH.format("_create_c10d_store", "rendezvous.py:198")
+INIT = IN_STORE + TORCH.format("init_process_group", "distributed_c10d.py:1710")
+MESH = TORCH.format("_store_based_barrier", "distributed_c10d.py:900") + INIT[len(IN_STORE) :]
+MESH += TORCH.format("init_device_mesh", "device_mesh.py:100")
+GROUP = TORCH.format("_store_based_barrier", "distributed_c10d.py:900")
+GROUP += TORCH.format("new_group", "distributed_c10d.py:4800")
+REDUCES = TORCH.format("all_reduce", "distributed_c10d.py:2800")
+
+
+@pytest.mark.parametrize(
+    ("frames", "log", "expected"),
+    [
+        ([INIT] * 3, "global_world_sizes=[4]\n", (level.OPEN, "Of 4 ranks rank 3 left no stack.")),
+        ([MESH] * 3, "global_world_sizes=[3]\n", (level.PLAUSIBLE, "All 3 ranks of the job are there")),
+        ([GROUP] * 3, "global_world_sizes=[4]\n", (level.OPEN, "wait for others in new_group")),
+        ([INIT] * 3, "", (level.SUSPECTED, "How many ranks the job has is not known.")),
+        ([GROUP] * 3, "global_world_sizes=[3]\n", None),  # Groups that differ, or in another order.
+        ([INIT, INIT, ""], "global_world_sizes=[3]\n", None),  # Rank 2 is late.
+        ([INIT, INIT, REDUCES], "global_world_sizes=[3]\n", None),
+        ([GROUP] * 3, "".join(f"step {n} loss 2.0\n" for n in range(1, 9)), None),
+        ([INIT] * 3, "[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: bad path\n", None),
+    ],
+)
+def test_stacks_show_who_waits_while_a_group_is_created(
+    tmp_path: Path, frames: list[str], log: str, expected: tuple[float, str] | None
+) -> None:
+    for rank, inner in enumerate(frames):
+        (tmp_path / f"rank_{rank}.txt").write_text(STACK.format(pid=100 + rank, frames=inner))
+    (tmp_path / "job.log").write_text(log)
+    (finding,) = CAUSE.decide(explain(gather(tmp_path, Limits())))
+    assert (finding.status == "confirmed") == (expected is not None)
+    if expected is not None:
+        assert (finding.confidence, finding.ranks, finding.victims) == (expected[0], (), (0, 1, 2))
+        assert expected[1] in text_of(finding).summary and finding.where[0].line == 14
+        roots = [root.cause for root in diagnose(tmp_path).root_causes]
+        assert roots == ["hang.rendezvous"] * (finding.confidence >= level.SURE)
