@@ -14,7 +14,7 @@ from diagnostics.evidence.readers.log import ENDED
 from diagnostics.report.model import Coverage
 from diagnostics.report.without_cause import account_text, recorded_failure
 from diagnostics.report.wording import texts_beside
-from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
+from diagnostics.tree.outcome import TROUBLE, account_of, in_trouble, is_unheard
 
 _said = texts_beside(__file__)
 _SHOWN = 4  # Maximum number of notes on trouble, and on exceptions without a rank.
@@ -56,8 +56,10 @@ def notes(
         undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, FormattedFacts))
         noted = (text_of(f) for f in undecided if f.cause in by_id() and by_id()[f.cause].noted)
         texts += [f"{text.summary} {text.missing}" for text in noted if text.measured]  # Else no version is named.
-    account = account_of(measures)
-    if outcome == "slow" and account is not None and account.unaccounted:
+    account, is_headline = account_of(measures), not (in_trouble(evidence) or any(f.suspected for f in findings))
+    if account is not None and (
+        account.unaccounted if outcome == "slow" else outcome == "undecided" and not is_headline
+    ):
         texts.append(_said("account", account=account_text(account)))
     return tuple(dict.fromkeys(texts))
 

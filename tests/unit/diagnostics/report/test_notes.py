@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from diagnostics.contract.artifacts import Failure, Status
-from diagnostics.contract.findings import EvidenceItem, Finding, Stated
+from diagnostics.contract.findings import SUSPECTED, EvidenceItem, Finding, Stated
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import EarlierAttempt, Evidence, LogFact, RankError, RunEvidence
 from diagnostics.report.notes import notes
@@ -42,6 +44,30 @@ def test_unexplained_lines_are_noted_the_first_of_each_kind() -> None:
 def test_a_root_cause_and_the_rest_of_the_report_tell_of_them() -> None:
     assert noted(ROOT, facts=[LINE], errors=[RAISED]) == ()
     assert noted(facts=[LINE], covered=frozenset({"gloo_timeout"})) == ()
+
+
+def test_the_account_of_the_steps_is_noted_where_the_headline_is_about_something_else() -> None:
+    """A warning of NCCL beside a trace in good health: no verdict, and the figures all the same."""
+    shares = {
+        "world_size": 4,
+        "traced": 4,
+        "devices": 1,
+        "on_device": True,
+        "exposed": 0.02,
+        "copies": 0.0,
+        "idle": 0.01,
+    }
+    measures: dict[str, Any] = {"overlap": {"account": {**shares, "overlap": 0.9, "seen_ms": 40.0}}}
+    warned = Evidence(Path("job"), Limits(), facts=[LogFact("nccl_warn", 0, "job.log", 1, "NCCL WARN no sysfs")])
+    figures = "Where the time goes: 90% of the communication overlaps, exposed communication 2% of the step, copies 0%"
+    for evidence, findings, expected in (
+        (warned, [], True),
+        (Evidence(Path("job"), Limits()), [], False),
+        (Evidence(Path("job"), Limits()), [replace(ROOT, confidence=SUSPECTED)], True),
+    ):
+        texts = notes(evidence, "undecided", (), findings, measures, frozenset())
+        assert any(text.startswith(figures) for text in texts) == expected
+    assert not any(text.startswith("Where") for text in notes(warned, "healthy", (), (), measures, frozenset()))
 
 
 def test_what_the_launcher_recorded_is_not_repeated() -> None:
