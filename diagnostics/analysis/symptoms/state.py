@@ -45,15 +45,17 @@ def is_warning(text: str) -> bool:
     return _WARNS.search(text) is not None
 
 
-def ended_by(job: JobState) -> Callable[[str, int], bool | None]:
+def ended_by(job: JobState, *, by_exit_codes: bool = True) -> Callable[[str, int], bool | None]:
     """Return what says whether a warning in a line of a file ended the job; None if it is not known how it ended.
 
-    It did if communication failed behind it, and no rank had failed on its own before.
+    It did if communication failed behind it, and no rank had failed on its own before. Exit codes of which nothing else
+    is known count as such a failure on request only.
     """
     evidence, quiet_time = job.evidence, cache(partial(silence, job.evidence))
     ends = [*job.endings.values(), *(of_error(e, UNNAMED) for e in evidence.errors if ends_a_rank(e))]
     own = {(end.file, end.line) for end in ends if end.of_program}
     signs: list[LogFact | Ending] = [end for end in ends if not end.of_program and end.kind != "stopped"]
+    signs = [end for end in signs if by_exit_codes or not (isinstance(end, Ending) and end.only_exit_code)]
     signs += [fact for fact in evidence.facts if fact.kind in _GAVE_UP]  # Some of these are warnings too.
 
     def ended(file: str, line: int) -> bool | None:

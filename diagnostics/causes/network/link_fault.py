@@ -8,7 +8,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.symptoms.state import ended_by
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CITED, LIKELY, OPEN, Finding, FormattedFacts, confirmed
+from diagnostics.contract.findings import CITED, LIKELY, OPEN, SUSPECTED, Finding, FormattedFacts, confirmed
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.log import last_progress
 
@@ -36,6 +36,8 @@ class LinkFaults(Struct, frozen=True):
     """The same, for a reason in `_REFUSED`."""
     without: str = "none"
     """What else was seen, as a row of the texts. Errors of ports may end nothing, as the transport retries."""
+    is_tied: bool = True
+    """Whether more than the order of the lines ties an error of a port to the end of the job."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -60,13 +62,20 @@ def link_faults(stall: Stall) -> LinkFaults:
     events = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
     ended, went_on = ended_by(stall.job), last_progress(evidence)
     ports = [fact for fact in events if fact.line > went_on.get(fact.file, 0) and ended(fact.file, fact.line)]
+    failed_in_communication = ended_by(stall.job, by_exit_codes=False)
+    tied = any(_is_fatal(fact) or failed_in_communication(fact.file, fact.line) for fact in ports)
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     failed = [fact for fact in failed if "process" in fact.fields] or failed  # An exception repeats NCCL's warning.
     pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
     unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
     without = "followed" if completions else "event" if events else "down" if down else "none"
-    return LinkFaults(tuple(failed), tuple(ports), tuple(down), unreached, refused, without)
+    return LinkFaults(tuple(failed), tuple(ports), tuple(down), unreached, refused, without, tied)
+
+
+def _is_fatal(event: LogFact) -> bool:
+    """Return whether the device fails with all of its connections; a port that had an error may come back."""
+    return bool(event.fields["failed"] != "port error")
 
 
 def _host(fact: LogFact) -> str:
@@ -86,7 +95,7 @@ def _facts(faults: LinkFaults) -> FormattedFacts:
         parts.append(_TEXTS.phrase("completion", status=status, pairs=pairs[:CITED], reason=reason))
     named = [fact.fields for fact in (*faults.ports, *faults.down) if fact.fields.get("device")]
     down = dict.fromkeys(f"{each['device']}{':' + str(each['port']) if 'port' in each else ''}" for each in named)
-    is_fatal = any(fact.fields["failed"] != "port error" for fact in faults.ports)
+    is_fatal = any(map(_is_fatal, faults.ports))
     if down or faults.ports:
         parts.append(_TEXTS.phrase("device" if is_fatal else "ports" if down else "port", ports=[*down]))
     if faults.unreached:
@@ -109,10 +118,11 @@ def decide(stall: Stall) -> Finding:
     lines = certain or faults.refused
     if not lines:
         return _TEXTS.undecided([faults.without, "open"])
+    is_shown = faults.completions or faults.unreached or (faults.ports and faults.is_tied)
     return confirmed(
         facts=_facts(faults),
         # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.
-        confidence=LIKELY if certain else OPEN,
+        confidence=LIKELY if is_shown else SUSPECTED if certain else OPEN,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
         evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:CITED]),
     )

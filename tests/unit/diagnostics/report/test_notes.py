@@ -57,7 +57,7 @@ def test_the_account_of_the_steps_is_noted_where_the_headline_is_about_something
         "copies": 0.0,
         "idle": 0.01,
     }
-    measures: dict[str, Any] = {"overlap": {"account": {**shares, "overlap": 0.9, "seen_ms": 40.0}}}
+    measures: dict[str, Any] = {"overlap": {"account": {**shares, "overlap": 0.9, "no_device_events": False}}}
     warned = Evidence(Path("job"), Limits(), facts=[LogFact("nccl_warn", 0, "job.log", 1, "NCCL WARN no sysfs")])
     figures = "Where the time goes: 90% of the communication overlaps, exposed communication 2% of the step, copies 0%"
     for evidence, findings, expected in (

@@ -90,7 +90,6 @@ WATCHDOG = (
         ([f"step {n} loss 2.0" for n in range(2, 20)], [], False),
         ([f"step {n} loss 2.0" for n in range(2, 20)], [WATCHDOG], True),
         ([], [LOST], True),
-        ([f"step {n} loss 2.0" for n in range(2, 20)], ["srun: error: n: task 3: Exited with exit code 1"], True),
         ([], ["[rank2]: ValueError: bad batch", LOST], False),
     ],
 )
@@ -101,6 +100,17 @@ def test_an_event_of_a_port_fails_a_link_only_where_communication_ended(
     assert any(root.cause == "network.link_fault" for root in report.root_causes) == is_link
     finding = next(item.finding for item in report.findings if item.finding.cause == "network.link_fault")
     assert is_link or ("A port reported an error" in text_of(finding).summary and finding.status == "undecided")
+
+
+@pytest.mark.parametrize("event", ["port error", "device fatal"])
+def test_a_port_and_a_bare_exit_code_are_no_more_than_a_suspicion(tmp_path: Path, event: str) -> None:
+    """A port comes back, so whatever made the process exit may have nothing to do with it; a device does not."""
+    steps = [f"step {n} loss 2.0" for n in range(2, 20)]
+    report = said(tmp_path, *steps, ASYNC + event, "srun: error: n: task 3: Exited with exit code 1")
+    finding = next(item.finding for item in report.findings if item.finding.cause == "network.link_fault")
+    assert (finding.status, finding.suspected) == ("confirmed", event == "port error")
+    assert [root.cause for root in report.root_causes] == ["network.link_fault"] * (event != "port error")
+    assert (report.outcome == "undecided") == (event == "port error")
 
 
 DATED = [f"[2026-07-01 10:{n // 6:02}:{n % 6}0] step {n} loss {3 - n / 100:.2f}" for n in range(30)]
