@@ -135,6 +135,7 @@ def conclude(
         statement=statement.text,
         stated=statement.cause,
         figures=statement.figures,
+        asks=statement.asks,
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 

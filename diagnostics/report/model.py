@@ -62,6 +62,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Id of the undecided cause that `statement` is about, if any; not part of the JSON."""
     figures: str = ""
     """Figures behind `statement`, as text; not part of the JSON."""
+    asks: str = ""
+    """What a log that shows no problem leaves open (`without_cause`); not part of the JSON."""
     run_folder: str | None = None
     """Folder for the report's files if a dtk run was diagnosed; not part of the JSON."""
 

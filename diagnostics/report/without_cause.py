@@ -41,6 +41,8 @@ class Statement(NamedTuple):
     """Id of the undecided cause that it is about; empty if it is about none."""
     quotes_launcher: bool = False
     """Whether it repeats the reason that the launcher recorded."""
+    asks: str = "ask_stderr"
+    """Row of the one thing to record that decides most of what a log leaves open."""
 
 
 def without_cause(
@@ -68,7 +70,7 @@ def without_cause(
     trouble = in_trouble(evidence)
     if not trouble and (change := slowed()) is not None:
         row = "slower" if change.at_once else "slower_gradually"
-        return Statement(_said(row, change=change), account_text(account))
+        return Statement(_said(row, change=change), account_text(account), asks="ask_trace")
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return Statement(_said("unaccounted" if account.unaccounted else "unconfirmed"), account_text(account))
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
@@ -87,11 +89,12 @@ def without_cause(
         return Statement(_said("nothing_known", logs=logs))
     is_log = not (trouble or any(evidence.files.values()))
     if progress := (set_up_text(evidence) if is_log else "") or processes_text(evidence):
-        return Statement(progress)
+        return Statement(progress, asks="ask_where")
     if len(evidence.stacks) == 1 and not trouble and (thread := main_thread(evidence.stacks[0])) and thread.frames:
         return Statement(_said("stack", at=where(evidence.stacks[0]) or thread.frames[0]))
     if is_log and (text := log_text(evidence, undecided)):
-        return Statement(text)
+        in_training = "ask_where" if printed_steps(evidence).count else "ask_stderr"
+        return Statement(text, asks="ask_end" if training_ended(evidence) else in_training)
     return Statement(calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else "")
 
 
@@ -137,9 +140,9 @@ def set_up_text(evidence: Evidence) -> str:
 
 
 def log_asks(report: Report) -> str:
-    """Return what to record if only a log, or observations, show no problem; empty with other evidence."""
+    """Return the one thing to record if only a log, or observations, show no problem; empty with other evidence."""
     kinds = {entry.kind for entry in report.coverage}
-    row = "ask_log" if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
+    row = report.asks if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
     row = row or ("ask_stacks" if "stacks" in kinds else "")
     return _said(row) if report.statement and row else ""
 

@@ -13,7 +13,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.report import terminal
 from diagnostics.report.diagnosis import document
-from diagnostics.report.without_cause import account_asks, account_text, printed_text, processes_text
+from diagnostics.report.without_cause import account_asks, account_text, log_asks, printed_text, processes_text
 
 ON_DEVICE = Account(0.9, 0.02, 0.01, 0.03, 4, 4, on_device=True, no_device_events=False)
 
@@ -52,10 +52,10 @@ def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:
     assert "record_shapes=True" in account_asks(replace(on_cpu, waiting=0.1)), "it is transfer"
 
 
-def test_a_log_without_trouble_asks_for_what_fits_each_kind_of_trouble(tmp_path: Path) -> None:
+def test_a_log_without_trouble_asks_where_the_ranks_are(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("{'loss': 1.4, 'grad_norm': 2.9, 'learning_rate': 9e-06, 'epoch': 0.05}\n")
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
-    assert "if it hangs: py-spy dump" in shown
+    assert "needed  py-spy dump" in shown
     assert "hang.all_to_all_splits" not in shown
 
 
@@ -99,7 +99,7 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
 def test_a_log_that_tells_no_trouble_and_no_steps(tmp_path: Path, text: str, statement: str) -> None:
     (tmp_path / "job.log").write_text(text)
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
-    assert shown.startswith(f"UNDECIDED: {statement}") and "if it is slow" in shown
+    assert shown.startswith(f"UNDECIDED: {statement}") and "needed" in shown
 
 
 SPIED = """Process {pid}: python train.py
@@ -149,3 +149,28 @@ def test_only_a_scale_that_cannot_be_halved_is_at_its_minimum(tmp_path: Path, sc
     skipped = f"| WARNING: overflow detected, setting loss scale to: {scale}\n"
     (tmp_path / "job.log").write_text(row.format(200, 190) + skipped + row.format(300, 289) + row.format(400, 388))
     assert ("at its minimum" in diagnose(tmp_path).statement) == lowest
+
+
+STEPS = "".join(f"step {n} loss {3 - n / 100:.3f}\n" for n in range(1, 9))
+CUT = 'Traceback (most recent call last):\n  File "/job/train.py", line 8, in f\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "is_raised"),
+    [
+        ("loading the model\n", "torchrun --log-dir", False),  # A crash, and a timeout too, would be there.
+        (STEPS, "py-spy dump", False),  # It trained: does it run, hang, or is it gone?
+        (STEPS + CUT, "torchrun --log-dir", True),  # How it ended is not open, but why.
+        (STEPS + "Training complete\n", "echo $?", False),
+    ],
+)
+def test_one_command_decides_most_of_what_a_log_leaves_open(
+    tmp_path: Path, text: str, asked: str, is_raised: bool
+) -> None:
+    (tmp_path / "train.log").write_text(text)
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided" and ("traceback" in report.statement) == is_raised
+    commands = [
+        each for each in ("torchrun --log-dir", "py-spy dump", "dtk ", "echo $?", "profile") if each in log_asks(report)
+    ]
+    assert commands == [asked]
