@@ -92,9 +92,8 @@ def without_cause(
         return Statement(progress, asks="ask_where")
     if len(evidence.stacks) == 1 and not trouble and (thread := main_thread(evidence.stacks[0])) and thread.frames:
         return Statement(_said("stack", at=where(evidence.stacks[0]) or thread.frames[0]))
-    if is_log and (text := log_text(evidence, undecided)):
-        in_training = "ask_where" if printed_steps(evidence).count else "ask_stderr"
-        return Statement(text, asks="ask_end" if training_ended(evidence) else in_training)
+    if is_log and (of_log := log_statement(evidence, undecided)).text:
+        return of_log
     return Statement(calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else "")
 
 
@@ -116,15 +115,14 @@ def raised_text(evidence: Evidence) -> str:
     return _said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,))
 
 
-def log_text(evidence: Evidence, undecided: Sequence[Finding]) -> str:
+def log_statement(evidence: Evidence, undecided: Sequence[Finding]) -> Statement:
     """Return what logs without trouble show: steps, the end of the training, or no line of interest; else empty."""
-    if steps := printed_text(printed_steps(evidence), evidence):
-        return steps
-    if training_ended(evidence):
-        return _said("ended")
+    steps, ended = printed_text(printed_steps(evidence), evidence), training_ended(evidence)
+    if steps or ended:
+        return Statement(steps or _said("ended"), asks="ask_end" if ended else "ask_where")
     kinds = {kind for kind, kept in records(evidence).items() if kept}
     is_empty = kinds == {"log"} and not any(finding.evidence for finding in undecided)
-    return _said("nothing_known", logs=len({fact.file for fact in evidence.facts})) if is_empty else ""
+    return Statement(_said("nothing_known", logs=len({fact.file for fact in evidence.facts})) if is_empty else "")
 
 
 def set_up_text(evidence: Evidence) -> str:

@@ -53,7 +53,9 @@ def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:
 
 
 def test_a_log_without_trouble_asks_where_the_ranks_are(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("{'loss': 1.4, 'grad_norm': 2.9, 'learning_rate': 9e-06, 'epoch': 0.05}\n")
+    (tmp_path / "train.log").write_text(
+        "".join(f"{{'loss': 1.{n}, 'grad_norm': 2.9, 'learning_rate': 9e-06, 'epoch': 0.0{n}}}\n" for n in range(5, 9))
+    )
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
     assert "needed  py-spy dump" in shown
     assert "hang.all_to_all_splits" not in shown
