@@ -111,6 +111,10 @@ class JobState(Struct):
         """Return the lines with which gloo ended processes as a message was longer than the one that they expected."""
         return [fact for fact in self.evidence.facts if fact.kind == SIZES]
 
+    def met_sizes(self, end: Ending) -> bool:
+        """Return whether gloo ended this process, as far as known: a line of some process says so of one."""
+        return end.kind == "aborted" and bool(self.size_mismatches())
+
     def cost(self) -> Cost | None:
         """Return the time lost by blocked ranks; None if the recorded times do not show it."""
         waited_s = round(self.waited_s(), 1)

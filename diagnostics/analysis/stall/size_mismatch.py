@@ -13,7 +13,7 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.stack_evidence import KEY, communicating
 from diagnostics.analysis.vote import OF_JOB, count_votes, settled
 from diagnostics.analysis.wait_graph.graph import Operation
-from diagnostics.evidence.calls import Call
+from diagnostics.evidence.calls import Call, operation as operation_of
 from diagnostics.evidence.model import LogFact
 
 
@@ -44,8 +44,8 @@ def at_met_sizes(job: JobState) -> Divergence | None:
         other_bytes = dict.fromkeys(few, facts[0].fields["received_bytes"])
         vote, own_bytes = settled((KEY, 0), rest, few), other_bytes | own_bytes
     else:
-        met = {*own_bytes, *(rank for rank, end in job.endings.items() if end.kind == "aborted")}
-        late = met.isdisjoint(vote.sides[1]) and not {op for op, _ in places.values()} <= TOGETHER
+        met = {*own_bytes, *(rank for rank, end in job.endings.items() if job.met_sizes(end))}
+        late = met.isdisjoint(vote.sides[1]) and not {operation_of(op) for op, _ in places.values()} <= TOGETHER
         if late or met.isdisjoint(places):
             return None
     return at_places(vote, places, own_bytes, lines=tuple(facts))

@@ -82,12 +82,10 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
     ahead = _one_call_ahead(job)
-    latest, inside = job.latest_stacks(), communicating(job, ahead)
-    ended = (
-        rank for rank, end in job.endings.items() if end.exited_early and not (end.kind == "aborted" and rank in inside)
-    )
-    if (job.any_calls() and not ahead) or any(True for _ in ended):
+    gone = [end for end in job.endings.values() if end.exited_early and not job.met_sizes(end)]
+    if (job.any_calls() and not ahead) or gone:
         return None
+    latest, inside = job.latest_stacks(), communicating(job, ahead)
     if ahead and ahead != set(inside):
         return None
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
@@ -112,8 +110,7 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
     """
     inside: dict[int, InCollective] = {}
     for rank, end in job.endings.items():
-        gave_up = end.victim or (end.kind == "aborted" and bool(job.size_mismatches()))
-        if gave_up and (collective := collective_of(end.frames)):
+        if (end.victim or job.met_sizes(end)) and (collective := collective_of(end.frames)):
             time_s = None if end.connection_closed else taken_s(job.evidence, Stacks(None, end.record.file, ()))
             users = tuple(filter(stacks.is_users, end.frames))
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)

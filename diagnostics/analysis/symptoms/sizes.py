@@ -19,19 +19,14 @@ def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
     facts = [fact for fact in evidence.facts if fact.kind == SIZES]
     if not facts:
         return {}
-    places = within(lost)
+    places, met = within(lost), {fact.rank for fact in facts}
+    own = within([of_error(e, e.rank) for e in evidence.errors if e.rank is not None and e.rank in met])
     paths = [end.frames for end in lost if end.rank in places]
-    ended = within(
-        [of_error(error, rank) for error in evidence.errors if (rank := error.rank) in {f.rank for f in facts}]
-    )
     of_model = bool(paths) and all(any(_OF_MODEL.search(f"{at.file} {at.function}") for at in path) for path in paths)
-    calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in by_call(places).items())
-    statements = len({*places.values(), *ended.values()}) if ended and places else 0
-    sizes, minority = shortened(facts[0].text.strip(), CLAUSE), minority_sizes(facts, evidence.world_size or 0)
     return {
-        "sizes": sizes,
-        "minority_sizes": minority,
-        "peer_calls": calls,
+        "sizes": shortened(facts[0].text.strip(), CLAUSE),
+        "minority_sizes": minority_sizes(facts, evidence.world_size or 0),
+        "peer_calls": tuple(Waiting(ranks, op, site=site) for (op, site), ranks in by_call(places).items()),
         "of_model": of_model,
-        "statements": statements,
+        "statements": len({*places.values(), *own.values()}) if own and places else 0,
     }
