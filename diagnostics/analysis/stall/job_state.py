@@ -32,7 +32,7 @@ _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to n
 _SAME_ZONE_S = 3600.0  # A call waits for less, as the default timeouts are 10 and 30 minutes; more is another zone.
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 SIZES = "gloo_mismatch"  # Lines with which gloo ends a process.
-_HANG_FACTS = _TIMEOUTS | {"desync_report", SIZES, "collective_mismatch_text", watch.VERDICT}
+HANG_FACTS = _TIMEOUTS | {"desync_report", SIZES, "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
 
 
@@ -76,7 +76,7 @@ class JobState(Struct):
         """Return whether pending calls mean that the job is stuck rather than in progress."""
         if self.finished():
             return False
-        if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
+        if self.state in _ENDED_BADLY or any(fact.kind in HANG_FACTS for fact in self.evidence.facts):
             return True
         if self.survey.taken_earlier:
             return False
@@ -203,7 +203,7 @@ def build(evidence: Evidence) -> JobState:
     world = evidence.world_size or reading.survey.world()
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]
     endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)
-    hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
+    hang = any(fact.kind in HANG_FACTS for fact in evidence.facts)
     unlinked = any(fact.kind == "nccl_ib_error" or "failed" in fact.fields for fact in evidence.facts)
     others_wait = bool(waits.of_rank or evidence.stacks) or hang or unlinked
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))

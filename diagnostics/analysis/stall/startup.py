@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.stall.job_state import STALL_S, JobState
+from diagnostics.analysis.stall.job_state import HANG_FACTS, STALL_S, JobState
 from diagnostics.analysis.stall.stack_evidence import CREATES, collective_of
 from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
@@ -19,6 +19,7 @@ from diagnostics.evidence.stacks.dumps import main_thread
 _STARTUP: list[str] = table_beside(__file__)["kinds"]
 _TEXT = patterns_beside(__file__, "texts")
 """The table documents what each pattern matches."""
+_AFTER = HANG_FACTS | {"nccl_init"}  # Lines of collectives, or of the set-up for the first one.
 _LINES_STUCK = 6  # torch writes one every 10 s.
 _LATER = frozenset({"num_nodes_waiting", "_exit_barrier"})
 """Functions of torchrun that query the store while its ranks run, and after they have exited."""
@@ -100,13 +101,14 @@ def startup(job: JobState) -> Startup | StartupFailed | Meeting | None:
 def _meeting(job: JobState) -> Meeting | None:
     """Return where ranks meet by their stacks, or None if one is elsewhere or the job had taken a step before."""
     dumps = {dump.rank: dump for dump in job.evidence.stacks if dump.rank is not None}
-    is_over = last_progress(job.evidence) or any(end.exited_early for end in job.endings.values())
+    is_over = last_progress(job.evidence) or any(fact.kind in _AFTER for fact in job.evidence.facts)
     threads = {rank: main_thread(dump) for rank, dump in dumps.items()}
     places = {rank: collective_of(main.frames, whole=True) for rank, main in threads.items() if main is not None}
     sites = {rank: place[1] for rank, place in sorted(places.items()) if place is not None}
     op, *others = {place[0] for place in places.values() if place is not None} or {""}
     is_apart = others or not op.startswith(CREATES) or len(sites) < len(dumps)
-    if is_apart or is_over or observations(job.evidence):
+    failed = any(end.exited_early for end in job.endings.values())
+    if is_apart or is_over or failed or observations(job.evidence):
         return None
     missing = tuple(rank for rank in range(job.evidence.world_size or 0) if rank not in sites)
     if not missing and job.evidence.world_size and op != "init_process_group":

@@ -241,6 +241,7 @@ MESH = TORCH.format("_store_based_barrier", "distributed_c10d.py:900") + INIT[le
 MESH += TORCH.format("init_device_mesh", "device_mesh.py:100")
 GROUP = TORCH.format("_store_based_barrier", "distributed_c10d.py:900")
 GROUP += TORCH.format("new_group", "distributed_c10d.py:4800")
+NCCL = "n:9:9 [0] NCCL INFO ncclCommInitRank comm 0x5 rank 0 nranks 3 cudaDev 0 busId 2c000 - Init COMPLETE\n"
 REDUCES = TORCH.format("all_reduce", "distributed_c10d.py:2800")
 
 
@@ -255,6 +256,7 @@ REDUCES = TORCH.format("all_reduce", "distributed_c10d.py:2800")
         ([INIT, INIT, ""], "global_world_sizes=[3]\n", None),  # Rank 2 is late.
         ([INIT, INIT, REDUCES], "global_world_sizes=[3]\n", None),
         ([GROUP] * 3, "".join(f"step {n} loss 2.0\n" for n in range(1, 9)), None),
+        ([INIT] * 3, NCCL + "global_world_sizes=[3]\n", None),  # The stacks are older than that line.
         ([INIT] * 3, "[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: bad path\n", None),
     ],
 )
