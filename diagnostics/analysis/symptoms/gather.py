@@ -10,9 +10,8 @@ from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.histories.watchdog_lines import read_all, stamp_s
 from diagnostics.analysis.step_times import silence
 from diagnostics.analysis.symptoms.absent import possibly_late, silent, without_lines
-from diagnostics.analysis.symptoms.sizes import met_sizes
 from diagnostics.analysis.symptoms.state import EVENTS, FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, Symptoms, says
-from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, observed, others
+from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, met_sizes, observed, others
 from diagnostics.analysis.vote import behind
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase
 from diagnostics.evidence.endings import Ending, of_error

@@ -4,21 +4,26 @@ exceptions, and what the other ranks do.
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from diagnostics.analysis.histories.watchdog_lines import UNNAMED, GroupLog, enqueued_behind, members_of, stamp_s
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.from_observations import places
-from diagnostics.analysis.stall.job_state import STALL_S
+from diagnostics.analysis.stall.job_state import SIZES, STALL_S
+from diagnostics.analysis.stall.size_mismatch import minority_sizes
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.symptoms.state import KINDS, Progress, Waiting, says
+from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase, file_name
 from diagnostics.evidence.calls import operation
-from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks
+from diagnostics.evidence.endings import Ending, of_error
+from diagnostics.evidence.model import CLAUSE, Evidence, Frame, LogFact, Stacks, shortened
 from diagnostics.evidence.stacks.activity import doing
 from diagnostics.evidence.stacks.dumps import main_thread, target
+
+_OF_MODEL = patterns_beside(__file__)["of_model"]
 
 
 def left_waiting(evidence: Evidence) -> list[LogFact]:
@@ -188,3 +193,21 @@ def by_call(places: Mapping[int, tuple[str, Frame | None]]) -> dict[tuple[str, s
         call = op, f"{file_name(at.file)}:{at.line}" if at else ""
         ranks_at[call] = ranks_at.get(call, ()) + ((rank,) if rank != NOBODY else ())
     return ranks_at
+
+
+def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
+    """Return the fields about a process that gloo ended as two sizes do not match, and where its peers lost it."""
+    facts = [fact for fact in evidence.facts if fact.kind == SIZES]
+    if not facts:
+        return {}
+    places, met = within(lost), {fact.rank for fact in facts}
+    own = within([of_error(e, e.rank) for e in evidence.errors if e.rank is not None and e.rank in met])
+    paths = [end.frames for end in lost if end.rank in places]
+    of_model = bool(paths) and all(any(_OF_MODEL.search(f"{at.file} {at.function}") for at in path) for path in paths)
+    return {
+        "sizes": shortened(facts[0].text.strip(), CLAUSE),
+        "minority_sizes": minority_sizes(facts, evidence.world_size or 0),
+        "peer_calls": tuple(Waiting(ranks, op, site=site) for (op, site), ranks in by_call(places).items()),
+        "of_model": of_model,
+        "statements": len({*places.values(), *own.values()}) if own and places else 0,
+    }
