@@ -82,8 +82,8 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
     ahead = _one_call_ahead(job)
-    gone = [end for end in job.endings.values() if end.exited_early and not job.met_sizes(end)]
-    if (job.any_calls() and not ahead) or gone:
+    ended_early = [end for end in job.endings.values() if end.exited_early and not job.met_sizes(end)]
+    if (job.any_calls() and not ahead) or ended_early:
         return None
     latest, inside = job.latest_stacks(), communicating(job, ahead)
     if ahead and ahead != set(inside):

@@ -158,7 +158,7 @@ CUT = 'Traceback (most recent call last):\n  File "/job/train.py", line 8, in f\
 
 
 @pytest.mark.parametrize(
-    ("text", "asked", "is_raised"),
+    ("text", "command", "is_raised"),
     [
         ("loading the model\n", "torchrun --log-dir", False),  # A crash, and a timeout too, would be there.
         (STEPS, "py-spy dump", False),  # It trained: does it run, hang, or is it gone?
@@ -167,7 +167,7 @@ CUT = 'Traceback (most recent call last):\n  File "/job/train.py", line 8, in f\
     ],
 )
 def test_one_command_decides_most_of_what_a_log_leaves_open(
-    tmp_path: Path, text: str, asked: str, is_raised: bool
+    tmp_path: Path, text: str, command: str, is_raised: bool
 ) -> None:
     (tmp_path / "train.log").write_text(text)
     report = diagnose(tmp_path)
@@ -175,4 +175,4 @@ def test_one_command_decides_most_of_what_a_log_leaves_open(
     commands = [
         each for each in ("torchrun --log-dir", "py-spy dump", "dtk ", "echo $?", "profile") if each in log_asks(report)
     ]
-    assert commands == [asked]
+    assert commands == [command]

@@ -257,7 +257,9 @@ def test_a_rendezvous_is_closed_by_a_node_that_ended_first(
 ) -> None:
     for node, text in enumerate((CLOSED.format(type_), other)):
         (tmp_path / f"node_{node}.log").write_text(text)
-    found = diagnose(tmp_path).root_causes
-    assert [root.cause for root in found] == roots
-    closed = "found the rendezvous closed" in text_of(found[0]).summary
-    assert closed == (type_ == "RendezvousClosedError" and not other) and (not closed or found[0].confidence == 0.6)
+    root_causes = diagnose(tmp_path).root_causes
+    assert [root.cause for root in root_causes] == roots
+    closed = "found the rendezvous closed" in text_of(root_causes[0]).summary
+    assert closed == (type_ == "RendezvousClosedError" and not other) and (
+        not closed or root_causes[0].confidence == 0.6
+    )
