@@ -47,7 +47,10 @@ def decide(stall: Stall) -> Finding:
     closed = all(fact.fields.get("type") == "RendezvousClosedError" for fact in case.facts)
     alone = row == "mesh_failed" and any(_WHY["no_peer"].search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip(".")), counted(len(kinds), "message")
-    facts = _TEXTS.facts("closed" if closed else "mesh_alone" if alone else row, message=message, count=count)
+    row = "closed" if closed else "mesh_alone" if alone else row
+    absent = {int(key[1]) for fact in case.facts if (key := _WHY["no_address"].search(fact.text))}
+    said = [row, "no_address"] if row == "default" and absent else row
+    facts = _TEXTS.facts(said, message=message, count=count, absent=sorted(absent))
     # A single connection may also be one of a group that is made later; a mesh is not complete without it.
     of_one = level.OPEN if any(_MESH in fact.text for fact in case.facts) else level.SUSPECTED
     # torch warns of each address on which it cannot listen, and fails only if none of them is left.

@@ -91,6 +91,21 @@ def test_what_failed_decides_the_words(facts: list[LogFact], words: str) -> None
 LATER = LogFact("nccl_net", 0, "job.log", 9, "NCCL INFO Using network Socket", {"net": "Socket"})
 
 
+@pytest.mark.parametrize(
+    ("key", "absent"),
+    [
+        ("/default_pg/0//cpu//0/3", "The address of rank 3 is missing"),
+        ("/default_pg/0//cuda//ncclUniqueId:0", ""),
+        ("/torchelastic/role_info/3", ""),
+    ],
+)
+def test_whose_address_gloo_waits_for(key: str, absent: str) -> None:
+    text = f"DistStoreError: wait timeout after 12000ms, keys: {key}"
+    finding = decided(LogFact("store_timeout", 0, "log", 1, text))
+    said = text_of(finding).summary
+    assert absent in said if absent else "address" not in said
+
+
 def waits_in_store(lines: int, joined: int = 2, at: int = 5) -> LogFact:
     fields = {"waits": "Waiting", "stated": 0, "joined": joined, "size": 3, "count": lines}
     return LogFact("store_barrier", 0, "job.log", at, "Waiting in store based barrier", fields)
