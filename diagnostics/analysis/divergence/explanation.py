@@ -1,5 +1,6 @@
 """How the minority's calls differ from the majority's: the edit, its position, and the evidence for it."""
 
+from collections import Counter
 from itertools import pairwise
 from math import inf
 from typing import Literal
@@ -155,7 +156,8 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if (by_text := _by_text_alone(expected, got)) is not None and by_text.self_evident:
         return by_text
     met: Support = "same operation" if expected.wire.op == got.wire.op else "other operation"
-    return _program_order(expected, got, before) or what_meets(expected, got, met)
+    again = at_line(got) in map(at_line, minority_tail[1 : len(majority_tail)])
+    return _program_order(expected, got, before, again=again) or what_meets(expected, got, met)
 
 
 def or_main_rank_only(explanation: Explanation) -> Explanation:
@@ -188,8 +190,30 @@ def origin(majority: list[Call], minority: list[Call], position: int) -> int:
         smallest = _edit(majority[number:], minority[places[call.seq] :])
         if smallest is not None and smallest.kind in {"drop", "insert"}:
             edits.append((smallest.count, call.seq))
-    # A larger edit at an earlier, harmless position fits as well; the one with the fewest calls is chosen.
-    return min(edits)[1] if edits else position
+    # A larger edit at an earlier, harmless position fits as well; the one with the fewest calls is chosen. But an edit
+    # that begins behind other lines leaves these unexplained, if one that begins with them explains all.
+    starts = {seq for _, seq in edits}
+    if edits:
+        return min((count, seq) for count, seq in edits if seq - 1 not in starts)[1]
+    start = _start_of_other_lines(majority, minority, position)
+    return start if explain(majority, minority, start).deviation in {"drop", "insert"} else position
+
+
+def _start_of_other_lines(majority: list[Call], minority: list[Call], position: int) -> int:
+    """Return the first of the positions directly before `position` at which the sides were at different lines.
+
+    Different lines may be two branches, unless the peers go on in a loop or two of their calls met the same one.
+    """
+    calls = {call.seq: call for call in majority}
+    pairs = [(at_line(calls[call.seq]), at_line(call)) for call in minority if call.seq in calls]
+    end = start = sum(call.seq < position for call in minority if call.seq in calls)
+    times = Counter(pairs[:end])  # A pair that met before is no divergence either.
+    while start and pairs[start - 1][0] != pairs[start - 1][1] and times[pairs[start - 1]] == 1:
+        start -= 1
+    expected, got = pairs[start]
+    in_loop = expected in (line for _, line in pairs[:start])
+    again = got in (line for _, line in pairs[start + 1 : end + 1])
+    return position - (end - start) * (in_loop or again)
 
 
 def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
@@ -269,7 +293,10 @@ def _made_alone(majority: list[Call], got: Call, before: list[Call]) -> Explanat
     The earlier ones completed with each other, so nothing failed. This is not the case of two branches of a condition,
     where each rank only makes the call of its own branch.
     """
-    places = {call.seq for call in before if at_line(call) == at_line(got)}
+    lines = {call.seq: at_line(call) for call in majority}
+    back = max((call.seq for call in before if lines.get(call.seq) == at_line(call)), default=0)
+    # Calls made alone directly before are part of the same divergence: the minority has not come back from it.
+    places = {call.seq for call in before if call.seq < back and at_line(call) == at_line(got)}
     met = {at_line(call) for call in majority if call.seq in places}
     shared = {at_line(call) for call in before}
     if not met or got.site is None or not met <= shared or any(at_line(call) == at_line(got) for call in majority):
@@ -350,9 +377,22 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     return Explanation(deviation, at.place, shown, terms, alternatives=others)
 
 
-def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
-    """Explain by the order of lines: in straight code, a rank at a later line has passed the earlier one."""
+def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool = False) -> Explanation | None:
+    """Explain by the order of lines: in straight code, a rank at a later line has passed the earlier one.
+
+    `again`: the minority makes the same call where the peers make the next one, so it does not replace one of theirs.
+    """
     order = program_order(got.stack, expected.stack)
+    lines = {at_line(call) for call in before}
+    # A rank that repeats its last call, or goes back from it to an earlier line, begins another round of a loop.
+    rounds = [
+        at_line(call) in lines and (call.stack == before[-1].stack or program_order(call.stack, before[-1].stack) < 0)
+        for call in (expected, got)
+    ]
+    if order and all(rounds):  # Of two loops, one in the other: the later line is of the inner one.
+        if order < 0:
+            return Explanation("drop", "round", (expected,), (support("past that line"),))
+        return Explanation("insert", "round", (got,), (support("peers past that line"),))
     if order > 0:
         missed = _way(before, expected, got) or (expected,)
         return Explanation("drop", "within", missed, (support("past that line"),))
@@ -360,7 +400,11 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
         return None
     if (alone := _for_one_rank(got, expected)) is not None:
         return alone
-    lines = {at_line(call) for call in before}
+    if rounds[1] and at_line(expected) not in lines:  # The peers' call is in that loop, or after it.
+        past = (support("past that line"),)
+        return Explanation("drop", "within", (expected,), past, alternatives=("more_iterations",))
+    if again:
+        return Explanation("insert", "within", (got,), (support("peers past that line"),))
     are_branches = not {at_line(expected), at_line(got)} <= lines  # One rank that made both calls is no such evidence.
     if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
         return what_meets(expected, got, "branches of a function")

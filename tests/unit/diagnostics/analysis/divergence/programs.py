@@ -362,6 +362,7 @@ _ALIKE_AT_THE_CUT: dict[tuple[Planted, Kind], Condition] = {
     # One loop's calls lead to both: less of the loop that the peers are in, or more of the one that ended before.
     ("drop", "more_iterations"): _again,
     ("stop early", "more_iterations"): _again,
+    ("swap", "more_iterations"): _again,
     ("run on", "fewer_iterations"): _in_loop,
     # The call that was made too early is the next one without those left out; what is made too late is not recorded.
     ("swap", "left_out"): _always,

@@ -157,6 +157,42 @@ def test_the_place_where_two_histories_really_parted() -> None:
     assert origin(same, same, 3) == 3
 
 
+def test_an_edit_begins_where_the_lines_part_if_it_explains_them() -> None:
+    """Rounds of a loop of equal calls fit from the second one on as well, but leave the first one unexplained."""
+    majority, minority = history(1, 2, *(5, 6) * 4), history(1, 2, 1, 2, 1, 2, *(5, 6) * 4)
+    assert origin(majority, minority, 6) == 3
+
+
+def test_calls_made_alone_directly_before_belong_to_the_same_divergence() -> None:
+    """Line 9 is after the loop: its first call fits the peers' next one, its second does not."""
+    majority = [call(at, line, size=line % 2 + 1) for at, line in enumerate((1, 2, 1, 2, 1, 2), 1)]
+    minority = [*majority[:4], call(5, 9, size=2), call(6, 9, size=2)]
+    assert origin(majority, minority, 6) == 5
+    assert "made alone" not in explained(majority, minority, 6)[2]
+
+
+def test_a_call_that_meets_two_of_the_peers_replaces_none_of_them() -> None:
+    start = [call(1, 1), call(2, 3)]
+    majority = [*start, call(3, 8), call(4, 12, "broadcast")]
+    minority = [*start, call(3, 7), call(4, 7)]
+    assert origin(majority, minority, 4) == 3
+    assert explained(majority, minority, 3) == ("added", "within", ["peers past that line"])
+    branches = [*start, call(3, 7), call(4, 9, "barrier")]
+    assert origin(majority, branches, 4) == 4, "two branches of two calls each"
+
+
+def test_a_rank_that_comes_round_a_loop_has_left_a_call_out_or_runs_on() -> None:
+    start = [call(1, 10), call(2, 20)]
+    explanation = explain([*start, call(3, 30, "broadcast")], [*start, call(3, 10)], 3)
+    assert (explanation.kind, explanation.alternatives) == ("left_out", ("more_iterations",))
+    again = explain([*start, call(3, 30)], [*start, call(3, 20)], 3)
+    assert (again.kind, again.alternatives) == ("left_out", ("more_iterations",)), "no branch: both made that call"
+    outer, inner = call(4, 10), call(4, 20, size=3)
+    calls = [call(1, 10), call(2, 20, size=3), call(3, 30, "broadcast")]
+    assert explained([*calls, inner], [*calls, outer], 4)[:2] == ("fewer_iterations", "round")
+    assert explained([*calls, outer], [*calls, inner], 4)[:2] == ("more_iterations", "round")
+
+
 def test_program_order_is_that_of_the_innermost_function_that_both_share() -> None:
     outer = frame(90)
     assert program_order((frame(3, "f"), outer), (frame(5, "f"), outer)) == -1

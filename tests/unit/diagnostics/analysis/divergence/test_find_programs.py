@@ -12,13 +12,13 @@ ACCEPTED = {"right", "equal", "nothing to see"}
 
 @pytest.mark.parametrize("part", range(10))
 def test_ten_thousand_programs(part: int) -> None:
-    """The ranks and the position are always right; the kind is not in at most 3 of a part, as records exclude it."""
+    """The ranks and the position are always right; the kind is not in one program of all, whose record excludes it."""
     cases = (plant(random.Random(seed)) for seed in range(1400 * part, 1400 * (part + 1)))
     verdicts = [judge(case) for case in islice(filter(None, cases), 1000)]
     others = [verdict for verdict in verdicts if verdict not in ACCEPTED]
     assert len(verdicts) == 1000
     assert all(verdict.endswith("is told from the planted edit by the record") for verdict in others), others
-    assert len(others) <= 3
+    assert len(others) <= (part == 5)
 
 
 @pytest.mark.parametrize("planted", PLANTED)
