@@ -53,7 +53,7 @@ def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Sus
         against = tuple(text for name, text in signs.items() if row.clues.get(name, 1.0) < 1)
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = tuple(rank for rank in culprits[row.ranks] if rank > UNNAMED), row.decide
-            of_ray = decide == "ends" and symptoms.worker_died
+            of_ray = decide in ("ends", "killed") and symptoms.worker_died
             of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and symptoms.uses_gloo)
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
@@ -214,6 +214,8 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "unanswered": symptoms.unanswered,
         "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, CLAUSE),
         "worker_died": died,
+        "oom_killer": "oom_killer" in symptoms.kinds and "kernel_oom" not in symptoms.kinds,
+        "task_blocked": "task_blocked" in symptoms.kinds,
         "of_model": symptoms.of_model and peer_calls,
         "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= {*TABLE["own_sizes"]} and peer_calls,
         "twice": symptoms.statements < 2 and small > 0 and large == 2 * small,

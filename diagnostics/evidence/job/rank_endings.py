@@ -83,8 +83,8 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 
 
 def _of_python(fact: LogFact) -> bool:
-    """Return whether a line about a killed process may be about a rank: it names Python or no program at all."""
-    return str(fact.fields.get("name", "python")).startswith(("python", "pt_"))
+    """Return whether a line about a killed process may be about a rank: it names Python, Ray's or no program."""
+    return str(fact.fields.get("name", "python")).startswith(("python", "pt_", "ray::"))
 
 
 def memory_kills(evidence: Evidence) -> list[LogFact]:
@@ -104,7 +104,8 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     rank_of: dict[int, int] = {pid: rank for ranks in lists for pid, rank in ranks.items()}
     by_pid = {rank_of[pid]: fact for fact in memory_kills(evidence) if (pid := fact.fields.get("pid")) in rank_of}
     if not by_pid and (lines := [fact for fact in memory_kills(evidence) if _of_python(fact)]):
-        kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in lines), 1)
+        each = {fact.fields.get("pid", fact.line): fact.fields for fact in lines}.values()  # A kill may have two lines.
+        kills = max(sum(fields.get("kills", fields.get("count", 1)) for fields in each), 1)
         by_pid = dict.fromkeys(killed, lines[0]) if len(killed) <= kills else {}
         # A line that is not dated may be of any time.
         times = ((rank, moment(by_pid[rank].text, at), at) for rank in by_pid if (at := endings[rank].time_s))

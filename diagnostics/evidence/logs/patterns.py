@@ -14,8 +14,6 @@ from diagnostics.contract.files import table_beside
 SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"  # A size as formatted by torch.
 _DIGITS = 18  # Maximum digits of a number in a line; no valid one has more.
 _MAX_RANKS = 100_000
-OF_KERNEL = frozenset({"xid", "device_error", "kernel_oom", "link_down", "storage_silent", "disk_error"})
-"""Kinds of lines of a kernel's log, which may be about what happened days before the job."""
 
 
 class Pattern(Struct, frozen=True, dict=True):
@@ -48,6 +46,8 @@ def _table() -> Iterator[Pattern]:
 
 ZONE_S = 900.0  # Zones, which most dates of logs do not state, differ by quarters of an hour.
 _FILE = table_beside(__file__)
+OF_KERNEL = frozenset(_FILE["of_kernel"])
+"""Kinds of lines of a kernel's log, which may be about what happened days before the job."""
 TABLE: tuple[Pattern, ...] = tuple(_table())
 _TEXT = {key: re.compile("".join(parts).replace("%SIZE%", SIZE), re.ASCII) for key, parts in _FILE["values"].items()}
 _OOM_PARTS = tuple(

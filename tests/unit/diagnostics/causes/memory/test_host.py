@@ -11,6 +11,7 @@ from tests.unit.diagnostics.causes.nodes import telemetry
 HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n[rank1]: '
 TABLE = "  time      : 2025-11-22_10:21:05\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 5001)\n"
 KERNEL = "[12.3] Memory cgroup out of memory: Killed process {} ({}) total-vm:9kB, anon-rss:66060288kB\n"
+OOM_KILL = "[12.2] oom-kill:constraint={},nodemask=(null),cpuset=/,mems_allowed=0-1,task={},pid={},uid=0\n"
 SLURM = "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.\n"
 WORKER = HEAD + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. \n"
 
@@ -20,6 +21,8 @@ WORKER = HEAD + "RuntimeError: DataLoader worker (pid 77) is killed by signal: K
     [
         (SLURM + "srun: error: node12: task 3: Out Of Memory\n", (3,)),
         (TABLE + KERNEL.format(5001, "python3"), (1,)),
+        (TABLE + KERNEL.format(9, "ray::WorkerDict"), (1,)),
+        (TABLE + OOM_KILL.format("CONSTRAINT_MEMCG", "python3", 9), (1,)),
         (WORKER + SLURM, (1,)),
         ("slurmstepd: error: Exceeded job memory limit at some point.\n", ()),
         ("slurmstepd: error: Job 77 exceeded memory limit (6912000 > 4096000), being killed\n", ()),
@@ -83,12 +86,32 @@ def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
         (WORKER, "hang.rank_raised"),  # Anybody may have sent that signal.
         (TABLE, "hang.rank_killed"),
         (TABLE + KERNEL.format(7, "java"), "hang.rank_killed"),  # Another program of the node.
+        (TABLE + OOM_KILL.format("CONSTRAINT_NONE", "java", 7), "hang.rank_killed"),
         (HEAD + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "hang.rank_oom"),
     ],
 )
 def test_other_ends_are_not_the_hosts_memory(tmp_path: Path, text: str, cause: str) -> None:
     (tmp_path / "job.log").write_text(text)
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [(cause, (1,))]
+
+
+def test_two_lines_about_one_kill_do_not_explain_two_ranks(tmp_path: Path) -> None:
+    tables = TABLE + TABLE.replace(": 1 (local_rank: 1)", ": 2 (local_rank: 2)").replace("5001", "5002")
+    lines = OOM_KILL.format("CONSTRAINT_NONE", "python3", 9) + KERNEL.format(9, "python3")
+    (tmp_path / "job.log").write_text(tables + lines)
+    assert "memory.host" not in {root.cause for root in diagnose(tmp_path).root_causes}
+    (tmp_path / "job.log").write_text(tables + lines + KERNEL.format(10, "python3"))
+    assert {root.cause for root in diagnose(tmp_path).root_causes} == {"memory.host"}
+
+
+def test_who_invoked_the_oom_killer_is_not_who_was_killed(tmp_path: Path) -> None:
+    head = "[12.1] python invoked oom-killer: gfp_mask=0x14000c0(GFP_KERNEL), nodemask=(null), order=0\n"
+    (tmp_path / "job.log").write_text(head)
+    report = diagnose(tmp_path)
+    assert not report.root_causes and [row.cause for row in report.suspicions] == ["memory.host"]
+    (tmp_path / "job.log").write_text(head + KERNEL.format(7, "java"))
+    report = diagnose(tmp_path)
+    assert not (report.root_causes or report.suspicions)
 
 
 def test_a_devices_word_for_its_memory_is_not_slurms(tmp_path: Path) -> None:

@@ -54,6 +54,17 @@ def test_a_rank_that_really_waits_for_a_file(tmp_path: Path) -> None:
     assert (finding.status, finding.ranks) == ("confirmed", (1,)) and "for 40 s" in text_of(finding).summary
 
 
+def test_a_task_that_is_blocked_is_a_clue_only(tmp_path: Path) -> None:
+    """A driver's lock leaves the same line, and the task may be another job's."""
+    line = "Jun 16 19:18:08 n1 kernel: INFO: task python:78808 blocked for more than 120 seconds.\n"
+    (tmp_path / "job.log").write_text(line)
+    report = diagnose(tmp_path)
+    assert not report.root_causes and [row.cause for row in report.suspicions] == [ID]
+    steps = [f"step {n} loss 2.{n:03} 0.5 s/it\n" for n in range(90)]
+    (tmp_path / "job.log").write_text("".join((*steps[:30], line, *steps[30:])))
+    assert not diagnose(tmp_path).suspicions  # The job went on.
+
+
 def test_a_wait_that_ended_or_was_short_is_none(tmp_path: Path) -> None:
     waits = {"ranks_in_disk_wait": [1]}
     for hosts in ([waits, waits, {}], [{}, {}, {}, waits]):
