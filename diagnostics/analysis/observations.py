@@ -4,7 +4,7 @@ in a wait that does not end uses no CPU time and has no context switches (measur
 
 from itertools import pairwise, takewhile
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from diagnostics.evidence.model import Evidence, Frame, integer
 from diagnostics.evidence.readers.process import KIND, Moment
@@ -33,11 +33,25 @@ class Observation(Struct, frozen=True):
     """Number of process groups that it has created; None = not known."""
     lock_holder: int | None = None
     """The rank that holds the file lock for which it waits."""
+    connections: dict[int, int] = field(default_factory=dict)
+    """Number of connections to each other rank of its host."""
 
     def root(self, world: int) -> int | None:
         """Return the rank of `world` ranks that it names as the root of its call; None if it names none."""
         roots = (integer(self.call.get(name), 0, world) for name in ("src", "dst"))
         return next((root for root in roots if root is not None), None)
+
+    def members(self, rank: int, world: int) -> tuple[int, ...]:
+        """Return the ranks of the group that its call is in; empty if that is not certain.
+
+        Gloo connects any two members of a group. The first group is that of all ranks; the others must have the same
+        members, as a stack does not show which of them it is.
+        """
+        if self.call.get("group") != "other":
+            return tuple(range(world)) if "group" in self.call else ()
+        shared = {peer: self.connections.get(peer, 0) - 1 for peer in range(world) if peer != rank}
+        certain = {*shared.values()} <= {0, (self.groups or 1) - 1}
+        return tuple(sorted({rank, *filter(shared.get, shared)})) if certain else ()
 
     @property
     def exited(self) -> bool:
@@ -72,8 +86,8 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
             call, groups = fact.fields["call"], fact.fields.get("groups")
             call = {**call, "group": "default"} if groups == 1 else call  # The group may be passed as any object.
             more = (call, fact.fields["counters"], groups if isinstance(groups, int) else None)
-            holder = rank_of.get(fact.fields.get("lock_holder"))
-            observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more, holder)
+            holder = rank_of.get(fact.fields.get("lock_holder")), fact.fields.get("connections", {})
+            observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more, *holder)
     return observed
 
 

@@ -37,6 +37,7 @@ class Watched:
     looks: list[tuple[Moment, Moment]] = field(default_factory=list)
     dumps: list[str] = field(default_factory=list)
     seen: stacks.Dump = field(default_factory=lambda: stacks.Dump(""))
+    connections: dict[int, int] = field(default_factory=dict)
     problem: str = ""
 
     def look(self, program: str | None, manner: Manner) -> Moment:
@@ -77,7 +78,9 @@ def collect(
             for seen, moment in zip(watched.values(), before, strict=True):
                 seen.looks.append((moment, processes.moment(seen.process.pid)[0]))
             time.sleep(every_s if remaining else 0.0)
+    connections = processes.connections(ranks)
     for rank, seen in watched.items():
+        seen.connections = connections[rank]
         if seen.dumps:
             _file(folder, f"stacks/rank_{rank:05d}.txt").write_text("\n".join(seen.dumps), encoding="utf-8")
         last, code = processes.moment(seen.process.pid)
@@ -110,7 +113,7 @@ def _record(
     if watched is not None:
         record |= {"pid": process.pid, "call": watched.seen.call, "counters": watched.seen.counters}
         record |= {"groups": processes.groups(process.pid), "lock_holder": processes.lock_holder(process.pid)}
-        record |= {"problem": watched.problem, **processes.about(process.pid)}
+        record |= {"connections": watched.connections, "problem": watched.problem, **processes.about(process.pid)}
     write_json(_file(folder, f"process/rank_{rank:05d}.json"), record | ({} if code is None else {"exit_code": code}))
 
 

@@ -4,7 +4,7 @@ with the same RANK in their environment the outermost is the rank; its launcher 
 
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -152,16 +152,35 @@ def children(pid: int) -> list[int]:
 
 def listening(pids: Iterable[int]) -> set[int]:
     """Return the TCP ports on which processes accept connections, if they use the network of this process."""
-    own = {link for pid in pids for link in _sockets(pid)}
-    lines = [line.split() for name in ("tcp", "tcp6") for line in kernel_text(PROC / "self/net" / name).splitlines()]
-    # Fields of proc_pid_net(5): local address, state (0A = listening) and inode.
-    return {int(row[1][-4:], 16) for row in lines if row[3] == "0A" and f"socket:[{row[9]}]" in own}
+    own = {inode for pid in pids for inode in _sockets(pid)}
+    return {int(row[1][-4:], 16) for row in _tcp("self") if row[3] == "0A" and row[9] in own}
+
+
+def connections(ranks: Job) -> dict[int, Counter[int]]:
+    """Return the number of TCP connections of each rank to each other one of this host: gloo makes one for each group.
+
+    Those to the store do not count, which a rank may serve.
+    """
+    first, counts = ranks[min(ranks)], {rank: Counter[int]() for rank in ranks}
+    store = f":{integer(first.environment.get('MASTER_PORT'), 1, 1 << 16) or 0:04X}"
+    owner = {inode: rank for rank, process in ranks.items() for inode in _sockets(process.pid)}
+    ends = {(row[1], row[2]): owner[row[9]] for row in _tcp(first.pid) if row[9] in owner}
+    for (local, remote), rank in ends.items():
+        if (remote, local) in ends and store not in (local[-5:], remote[-5:]):
+            counts[rank][ends[remote, local]] += 1
+    return counts
+
+
+def _tcp(pid: int | str) -> list[list[str]]:
+    """Return the rows of proc_pid_net(5): 1 local address, 2 remote address, 3 state (0A = listening), 9 inode."""
+    return [line.split() for name in ("tcp", "tcp6") for line in kernel_text(PROC / f"{pid}/net/{name}").splitlines()]
 
 
 def _sockets(pid: int) -> set[str]:
+    """Return the inodes of the sockets of a process; a file that is closed meanwhile resolves to no socket."""
     with suppress(OSError):
         names = [entry.resolve().name for entry in (PROC / str(pid) / "fd").iterdir()]
-        return {name for name in names if name.startswith("socket:")}  # One that was closed meanwhile is no link.
+        return {name[8:-1] for name in names if name.startswith("socket:[")}
     return set()
 
 

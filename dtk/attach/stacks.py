@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from diagnostics.evidence.calls import is_library
 
+Frames = list[dict[str, Any]]  # Of one thread, as `py-spy dump --json` prints them, innermost first.
 Manner = Literal["native", "python", "nonblocking"]
 """With native frames, without, or without stopping the process, so that a stack may be inconsistent."""
 TIMEOUT_S = 12.0  # Timeout for one process; reading symbols of torch's CUDA libraries takes seconds.
@@ -26,7 +28,8 @@ class Dump:
     text: str
     """Output of `py-spy dump` without its header."""
     call: dict[str, str] = field(default_factory=dict)
-    """torch.distributed function that the main thread is in, whether its group is the default one, and its peer."""
+    """torch.distributed function that a thread is in, the main one first; whether its group is the default one, else
+    the script's variable that holds it (`function:name`), and the peer."""
     counters: list[dict[str, Any]] = field(default_factory=list)
     """Integer variables in the script's own frames: the progress of its loops."""
     problem: str = ""
@@ -52,13 +55,14 @@ def dump(program: str, pid: int, manner: Manner) -> Dump:
     if threads is None:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
         return Dump("", problem=lines[0].removeprefix("Error: "))
-    frames: list[dict[str, Any]] = next((thread["frames"] for thread in threads if thread["os_thread_id"] == pid), [])
+    paths = [thread["frames"] for thread in sorted(threads, key=lambda thread: thread["os_thread_id"] != pid)]
     counters = []
-    for frame in frames:
+    for frame in chain(*paths[:1]):
         numbers = {name: int(text) for name, text in _variables(frame).items() if _is_whole(text)}
         if numbers and frame["filename"].endswith(".py") and not is_library(frame["filename"]):
             counters.append({"file": frame["filename"], "function": frame["name"], "numbers": numbers})
-    return Dump("".join(map(_text, threads)), _call(frames), counters)
+    calls = (_call(frames, paths) for frames in paths)
+    return Dump("".join(map(_text, threads)), next(filter(None, calls), {}), counters)
 
 
 def rights(problem: str) -> str:
@@ -86,15 +90,21 @@ def _text(thread: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _call(frames: list[dict[str, Any]]) -> dict[str, str]:
+def _call(frames: Frames, paths: list[Frames]) -> dict[str, str]:
     for number, frame in enumerate(frames):
         if frame["filename"].endswith("torch/distributed/distributed_c10d.py"):
             # A decorator of torch keeps the arguments as they were given; `group` itself is filled in later.
             outer = _variables(frames[number + 1]) if frames[number + 1 :] else {}
             variables = _variables(frame)
-            given = outer.get("kwargs", f'"group": {variables.get("group")}')
+            group = variables.get("group")
+            given = outer.get("kwargs", f'"group": {group}')
             peers = {name: variables[name] for name in ("src", "dst") if _is_whole(variables.get(name))}
-            return {"op": frame["name"], "group": "other" if '"group": <' in given else "default", **peers}
+            if '"group": <' not in given:
+                return {"op": frame["name"], "group": "default", **peers}
+            # All ranks run the outermost function that has the group in a variable, so they share its name.
+            own = [at for path in paths for at in reversed(path) if not is_library(at["filename"])]
+            named = [(at["name"], name) for at in own for name, text in _variables(at).items() if text == group]
+            return {"op": frame["name"], "group": "other", **peers} | ({"name": ":".join(named[0])} if named else {})
     return {}
 
 

@@ -206,6 +206,8 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         stall.divergences += (seen,)
     elif isinstance(seen, Startup):
         stall.startup = stall.startup or seen
+    elif isinstance(seen, CircularWait):
+        stall.circular += (seen,)
     else:
         stall.stacks = seen
     return stall

@@ -10,6 +10,8 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.roots import differing_roots
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank, same_round
 from diagnostics.analysis.observations import Observation
+from diagnostics.analysis.stall.between_groups import between_groups
+from diagnostics.analysis.stall.circular import CircularWait
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.stall.stack_evidence import KEY, UNNAMED, HostOutside, InCollective, collective_of, compared
 from diagnostics.analysis.stall.startup import Startup
@@ -23,7 +25,9 @@ _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\](?!torch[/\\])")
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
-def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | Startup | None:
+def from_observations(
+    job: JobState, observed: dict[int, Observation]
+) -> HostOutside | CircularWait | Divergence | Startup | None:
     """Explain why the ranks are stalled; None while they make progress or if a rank has exited."""
     dumps = job.latest_stacks()
     inside, activities = places(observed, dumps)
@@ -41,6 +45,8 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
             return Startup(starts, tuple(inside), (), (), blocked_s) if len(inside) == job.world() else None
         if blocked_s >= STALL_S and groups == {"default"} and (roots := _roots_differ(job, observed, inside)):
             return roots
+        if blocked_s >= STALL_S and (crossed := between_groups(job, observed, inside)):
+            return crossed
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
         if divergence is None or not divergence.culprits or ("other" in groups and not is_for_one_rank(divergence)):
             return None

@@ -49,6 +49,12 @@ class WaitGraph(Struct):
     """Wait for a peer -> `send`, `recv`, or both if they were posted together."""
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
 
+    def add(self, rank: int, operation: Operation, call: Call) -> None:
+        """Add the wait of a rank; ranks are added in ascending order."""
+        self.waiting.setdefault(operation, []).append(rank)
+        self.of_rank.setdefault(rank, []).append(operation)
+        self.calls[rank, operation] = call
+
     def participants(self, operation: Operation) -> dict[int, Operation]:
         """Return the ranks that wait in a collective, or both ranks of a message, and the wait of each.
 
@@ -126,7 +132,7 @@ def build(survey: Survey, aborted: Collection[int | None] = ()) -> WaitGraph:
     for rank in sorted(survey.ranks):
         for key, line in sorted(survey.ranks[rank].lines.items()):
             if line.pending is not None:
-                _wait(waits, rank, Operation(key, line.pending.seq), line.pending)
+                waits.add(rank, Operation(key, line.pending.seq), line.pending)
     for operation in waits.waiting:
         _absent(survey, waits, operation)
     _point_to_point(survey, waits)
@@ -136,12 +142,6 @@ def build(survey: Survey, aborted: Collection[int | None] = ()) -> WaitGraph:
         if is_apart or None in aborted or not set(members).isdisjoint(aborted):
             waits.differing.update(members)
     return waits
-
-
-def _wait(waits: WaitGraph, rank: int, operation: Operation, call: Call) -> None:
-    waits.waiting.setdefault(operation, []).append(rank)
-    waits.of_rank.setdefault(rank, []).append(operation)
-    waits.calls[rank, operation] = call
 
 
 def _absent(survey: Survey, waits: WaitGraph, operation: Operation) -> None:
@@ -221,7 +221,7 @@ def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
                 waits.unknown.add(rank)
                 continue
             operation = Operation(call.key, -1 - rank, call.peer)
-            _wait(waits, rank, operation, call)
+            waits.add(rank, operation, call)
             waits.halves.setdefault(operation, set()).add(call.p2p)
             waits.absent[operation] = () if _answered(survey, rank, call) else (call.peer,)
             waits.complete[operation] = []

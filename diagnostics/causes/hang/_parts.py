@@ -73,7 +73,7 @@ def confirmed(
 ) -> Finding:
     """Return a confirmed finding with its cost, in the group of `at`; `seen` maps ranks to what their dumps show."""
     fields: dict[str, Any] = {"group": group(job.survey, at.key)} if at else {}
-    fields |= {"position": at.seq} if at and at.seq >= 0 else {}  # A message has no position that ranks share.
+    fields |= {"position": at.seq} if at and at.seq > 0 else {}  # Messages, and calls that stacks show, have none.
     fields |= {"cost": job.cost(), "evidence": (*evidence, *dumps(job.survey, seen or {}))} | more
     return Finding(status="confirmed", facts=facts, confidence=confidence, **fields)
 

@@ -2,10 +2,11 @@
 
 from diagnostics.analysis.stall.circular import GroupOrder
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import CERTAIN, SUSPECTED, Finding, Where
+from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -40,7 +41,7 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, places, first = case.culprits, tuple(where), min(cycle.operations)
-    sure = CERTAIN if proven else SUSPECTED
+    sure = SUSPECTED if not proven else LIKELY if first.key.recorder == STACKS.recorder else CERTAIN
     return _parts.confirmed(job, facts, sure, at=first, seen=details, ranks=ranks, victims=victims, where=places)
 
 

@@ -31,9 +31,10 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
     """Read one file; raises OSError or ValueError, like `Reader.open`.
 
     Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function of torch.distributed
-    that runs, whether its group is the default one, its peer), `counters` ((file, function) of a frame of the script ->
-    integers in its variables), `groups` (number of process groups made), `pid`, and `lock_holder` (the process whose
-    file lock it waits for).
+    that runs, whether its group is the default one, the variable that holds it, its peer), `counters` ((file, function)
+    of a frame of the script -> integers in its variables), `groups` (number of process groups made), `connections`
+    (rank of this host -> number of connections to it), `pid`, and `lock_holder` (the process whose file lock it waits
+    for).
     """
     value = small_json(path, limits)
     try:
@@ -43,6 +44,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
         moments = (*(moment for pair in looks for moment in pair), last)
         numbers = [number for moment in moments for number in (moment.time_s, moment.cpu_s, moment.switches)]
         call = {str(name): str(text)[:64] for name, text in value.get("call", {}).items()}
+        connections = {int(peer): int(count) for peer, count in value.get("connections", {}).items()}
         counters = {
             (str(frame["file"]), str(frame["function"])): {str(k): int(v) for k, v in frame["numbers"].items()}
             for frame in value.get("counters", ())[:_MOST]
@@ -52,6 +54,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
     if not 0 <= rank < nranks or not all(type(number) in (int, float) and 0 <= number < 1e12 for number in numbers):
         raise ValueError("not a record of a rank's process")
     fields = {"looks": looks, "last": last, "call": call, "counters": counters, "groups": groups}
+    fields["connections"] = connections
     fields |= {name: value[name] for name in ("pid", "lock_holder") if type(value.get(name)) is int}
     facts = [LogFact(KIND, rank, file, fields=fields, time_s=last.time_s)]
     errors = [RankError(rank, file, 0, "", "", exit_code=code, time_s=last.time_s)]

@@ -185,3 +185,28 @@ def test_a_file_that_is_closed_meanwhile_hides_no_socket() -> None:
     """Of this process, that is the list of its files itself."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert server.getsockname()[1] in processes.listening([os.getpid()])
+
+
+CONNECTS = """\
+import socket, sys
+kept = [socket.create_connection(("127.0.0.1", int(port))) for port in sys.argv[1:]]
+print(flush=True)
+input()
+"""
+
+
+def test_connections_between_ranks_are_counted_without_those_to_the_store() -> None:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [str(server.getsockname()[1]) for server in servers]
+    store, environment = ports[0], {"MASTER_PORT": ports[0]}
+    argv = [sys.executable, "-S", "-c", CONNECTS, store, *ports[1:]]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
+        assert peer.stdout is not None and peer.stdout.readline() == b"\n"
+        accepted = [server.accept()[0] for server in servers]
+        pids = {0: os.getpid(), 1: peer.pid, 2: 1}
+        ranks = {n: processes.RankProcess(pid, n, 3, ("job",), "", environment) for n, pid in pids.items()}
+        found = processes.connections(ranks)
+        peer.communicate(b"\n", timeout=stretched(20))
+    assert found == {0: {1: 2}, 1: {0: 2}, 2: {}}
+    for connection in (*servers, *accepted):
+        connection.close()

@@ -70,9 +70,22 @@ def test_numbers_of_the_scripts_own_frames(spied: Any) -> None:
     assert dump.counters == [{"file": "/job/train.py", "function": "train", "numbers": {"step": 41, "epoch": 3}}]
 
 
-def test_only_the_main_thread_counts(spied: Any) -> None:
-    dump = spied([thread(frame("recv", TORCH, 3), frame("f", "/job/a.py", 1, n="7"), os_thread_id=8)])
-    assert (dump.call, dump.counters) == ({}, [])
+def test_the_main_threads_call_goes_first_and_only_its_numbers_count(spied: Any) -> None:
+    other = thread(frame("recv", TORCH, 3), frame("f", "/job/a.py", 1, n="7"), os_thread_id=8)
+    dump = spied([other])
+    assert (dump.call, dump.counters) == ({"op": "recv", "group": "default"}, [])
+    assert spied([other, thread(frame("send", TORCH, 3))]).call["op"] == "send"
+
+
+def test_the_outermost_variable_that_holds_the_group_names_it(spied: Any) -> None:
+    """A thread calls a function with a group that the main thread's function holds."""
+    tensor, group = "<Tensor at 0x7f01>", "<ProcessGroup at 0x7f02>"
+    call = frame("all_reduce", TORCH, 3, tensor=tensor, group=group)
+    wrapper = frame("wrapper", TORCH, 9, kwargs=f'{{"tensor": {tensor}, "group": {group}}}')
+    inner = thread(call, wrapper, frame("reduce", "/job/a.py", 4, value=tensor, group=group), os_thread_id=8)
+    outer = thread(frame("join", "/lib/python3.12/threading.py", 1, it=group), frame("train", "/job/a.py", 9, tp=group))
+    assert spied([inner, outer]).call == {"op": "all_reduce", "group": "other", "name": "train:tp"}
+    assert spied([inner]).call["name"] == "reduce:group"
 
 
 @pytest.mark.parametrize(
