@@ -72,7 +72,7 @@ def test_numbers_of_the_scripts_own_frames(spied: Any) -> None:
 
 def test_the_main_threads_call_goes_first_and_only_its_numbers_count(spied: Any) -> None:
     other = thread(frame("recv", TORCH, 3), frame("f", "/job/a.py", 1, n="7"), os_thread_id=8)
-    dump = spied([other])
+    dump = spied([other, thread(frame("join", "/job/a.py", 2))])
     assert (dump.call, dump.counters) == ({"op": "recv", "group": "default"}, [])
     assert spied([other, thread(frame("send", TORCH, 3))]).call["op"] == "send"
 
