@@ -205,8 +205,8 @@ def test_connections_between_ranks_are_counted_without_those_to_the_store() -> N
         accepted = [server.accept()[0] for server in servers]
         pids = {0: os.getpid(), 1: peer.pid, 2: 1}
         ranks = {n: processes.RankProcess(pid, n, 3, ("job",), "", environment) for n, pid in pids.items()}
-        found = processes.connections(ranks)
+        counts = processes.connections(ranks)
         peer.communicate(b"\n", timeout=stretched(20))
-    assert found == {0: {1: 2}, 1: {0: 2}, 2: {}}
+    assert counts == {0: {1: 2}, 1: {0: 2}, 2: {}}
     for connection in (*servers, *accepted):
         connection.close()
