@@ -32,7 +32,7 @@ def between_groups(
         variables = {peer: observed[peer].call.get("name", "").rpartition(":") for peer in same}
         apart = len(same) == len(ranks) == 2 and len({inside[peer].op for peer in same}) == 1
         name = variables[rank][2] if len({function for function, *_ in variables.values()}) == 1 else ""
-        of_group = GroupKey(KEY.recorder, f"{ranks} {rank if apart else name}", name or "undefined")
+        of_group = GroupKey(KEY.recorder, f"{ranks}:{rank if apart else name}", name or "undefined")
         key = of_group if observed[rank].call["group"] == "other" else KEY
         described = Described(Wire(operation(place.op), (), ()), place.op)
         waits.add(rank, Operation(key, 0), Call(key, 0, described, False, place.time_s, stack=place.stack))
