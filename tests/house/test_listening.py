@@ -58,7 +58,7 @@ OF_A_RUN = ("rerun", "diagnose", "sync")
 SILENT = ("simulation", "preflight", "sync", "attach")
 """One process that opens no socket at all; W&B's talks to its core by a Unix socket in some versions."""
 WITHOUT_PROCESSES = {
-    "strategies": ("strategies",),
+    "strategies": ["strategies"],
     "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "*"],
     "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],
     "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"],
