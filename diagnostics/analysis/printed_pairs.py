@@ -11,6 +11,7 @@ from msgspec import Struct
 from diagnostics.analysis.printed_steps import LEAST_AFTER, OUTLIERS, RATIO, WINDOW, Printed, PrintedSteps
 
 _CLOSE = 0.03  # Relative difference due to rounding, the order of sums and the number of ranks.
+_EXACT = 1e-3  # Relative difference of figures of one step that are printed with four digits.
 _FALLS = 0.8  # Ratio of last to first losses of a run that learns.
 _MOST = 40  # Maximum number of courses to compare: hundreds of ranks may print the steps of one run.
 _BEGINS = 1.5  # Maximum first step, in distances between printed steps, of a run that begins at 0.
@@ -51,6 +52,10 @@ def multiples(job: PrintedSteps) -> Iterator[tuple[str, int, Course, Course]]:
         rows = {row[0]: row for row in run.rows}
         both = [(rows[row[0]], row) for row in other.rows if row[0] in rows]
         factors = [_factor([(a[column], b[column]) for a, b in both]) for column in (1, 2)]
+        if not factors[0] and all(course.rows[0][0] <= _BEGINS * _stride(course) for course in (run, other)):
+            # The runs part after the first update, but the same weights have the same loss and the same gradient.
+            factors = [_factor([(a[column], b[column]) for a, b in both[:1]], 1, _EXACT) for column in (1, 2)]
+            factors = factors if factors[1] and factors[0] in (-1, 1, factors[1]) else [0, 0]
         for figure, factor in zip(("loss", "grad_norm"), factors, strict=True):
             if abs(factor) > 1 and (figure == "loss" or abs(factors[0]) == 1):
                 yield (figure, factor, run, other) if factor > 1 else (figure, -factor, other, run)
@@ -79,10 +84,14 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
             if run is resumed or not goes_on or not log.is_comparable(later):
                 continue
             before = [loss for step, loss, _, _ in run.rows if step < start][-WINDOW:]
-            after = [loss for _, loss, _, _ in resumed.rows[:_PART]]
-            low, high = median(before), median(after)
-            if len(before) >= LEAST_AFTER and 0 < RATIO * low < high and min(after) > max(before):
-                return run, resumed, low, high
+            # With the weights alone, the first steps go on at the loss before.
+            for rows in (resumed.rows[:_PART], resumed.rows[_PART : _PART + WINDOW]):
+                after = [row[1] for row in rows]
+                if len(before) < LEAST_AFTER or len(after) < _PART:
+                    continue
+                low, high = median(before), median(after)
+                if 0 < RATIO * low < high and sorted(after)[len(after) // OUTLIERS] > max(before):
+                    return run, resumed, low, high
     return None
 
 
@@ -95,16 +104,16 @@ def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:
     return ((run, other) for (log, run), (later, other) in combinations(every, 2) if log.is_comparable(later))
 
 
-def _factor(values: list[tuple[float, float]]) -> int:
+def _factor(values: list[tuple[float, float]], least: int = WINDOW, tolerance: float = _CLOSE) -> int:
     """Return the integer that all ratios b / a are close to, -n if they are close to 1 / n; 0 = none."""
     ratios = sorted(b / a for a, b in values if a > 0 and b > 0 and isfinite(a + b))
-    if len(ratios) < WINDOW:
+    if len(ratios) < least:
         return 0
-    low, *_, high = quantiles(ratios, n=OUTLIERS)
+    low, *_, high = quantiles(ratios, n=OUTLIERS) if len(ratios) > 1 else ratios * 2
     middle = median(ratios)
     factor = round(middle) if middle >= 1 else -round(1 / middle)
     exact = factor if factor > 0 else -1 / factor
-    return factor if all(abs(ratio - exact) < _CLOSE * exact for ratio in (low, middle, high)) else 0
+    return factor if all(abs(ratio - exact) < tolerance * exact for ratio in (low, middle, high)) else 0
 
 
 def _ends(course: Course) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from diagnostics.evidence.logs.steps import Series, Steps
+from diagnostics.evidence.logs.steps import NEARLY_ALL, Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
 STEPS = ("steps", "trainer_steps", "step_records")
@@ -152,6 +152,12 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     run = _trailing([b - a <= 2 * _CLOSE for a, b in pairwise(lines)]) + 1
     if len(lines) >= run >= _NEARLY and lines[-1] + LEAST_AFTER > steps.last and scales[-1] <= _LOW:
         return Skipped(log.file, lines[-run], run, scales[-1]) if scales[-run] < _WORKED else None
+    # torch.amp.GradScaler has no minimum: its scale falls to 0.
+    falling = _halvings(series)[: len(series.scale) - _trailing([scale == 0 for scale in series.scale])]
+    run = _trailing([count > 0 for count in falling])
+    if (count := round(sum(falling[len(falling) - run :]))) >= LEAST_AFTER and series.scale[-1] <= SCALE_ENDS:
+        count += len(series.scale) - len(falling)
+        return Skipped(log.file, series.lines[len(falling) - run], count, series.scale[-1])
     rows = zip(series.skipped, series.printed, strict=True)
     if not (run := _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])):
         return None
@@ -164,7 +170,7 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
 
 def non_finite_to_the_end(log: Printed) -> NonFinite | None:
     """Return the steps with a non-finite loss or gradient norm up to the end of the log; lasting ones are preferred."""
-    series, jumps = log.series, []
+    series, jumps, halvings = log.series, [], _halvings(log.series)
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
@@ -174,11 +180,22 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
         # Where the scale is 1 (bfloat16) no step is ever skipped, so one more row only excludes a slip of the log.
         least = 2 if series.scale and series.scale[-1] == 1 else _HIDDEN
         applied = bit == 2 and run >= least and not any(series.skipped[-_HIDDEN:])
+        skipped = bit == 2 and sum(halved > 0 for halved in halvings[-run:]) >= run - 1  # As float16 does at first.
         # Of rows that are many steps apart, float16 skips none in each.
         applied |= run >= _HIDDEN and series.step[-1] - series.step[-run] >= LEAST_AFTER
+        lasting = not skipped and (run >= LEAST_AFTER // 2 or hidden or applied)
         if run:
-            jumps.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
+            jumps.append(NonFinite(name, series.lines[-run], run, lasting))
     return max(jumps, key=lambda case: case.lasting, default=None)
+
+
+def _halvings(series: Series) -> list[float]:
+    """Return for each row how often the loss scale was halved since the row before, if in nearly all steps; else 0."""
+    counts = [0.0] * min(1, len(series.step))
+    for (before, old), (step, new) in pairwise(zip(series.step, series.scale, strict=True)):
+        count = math.log2(old / new) if old > 0 and new > 0 else 0.0
+        counts.append(count if count >= NEARLY_ALL * (step - before) > 0 else 0.0)
+    return counts
 
 
 def step_text(step: float) -> str:
@@ -230,7 +247,10 @@ def rise(values: Sequence[float], least: int) -> tuple[int, float, float] | None
         return None
     before, after = values[max(0, at - WINDOW) : at], values[at:]
     low, high = statistics.median(before), statistics.median(after)
-    noise = _MAD * statistics.median(abs(value - low) for value in before)
+    # Around the line along which the values fell, as learning is no noise.
+    half, middle = len(before) // 2, (len(before) - 1) / 2
+    slope = min(0.0, statistics.median(before[-half:]) - statistics.median(before[:half])) / (len(before) - half)
+    noise = _MAD * statistics.median(abs(value - low - slope * (n - middle)) for n, value in enumerate(before))
     if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
         return None
     if statistics.quantiles(after, n=OUTLIERS)[0] < (low + high) / 2 or _alternates(values, low, high):

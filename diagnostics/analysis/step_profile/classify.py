@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.step_profile.intervals import Interval
+from diagnostics.analysis.step_profile.intervals import Interval, subtract, total, union
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import COMMUNICATION
-from diagnostics.evidence.trace.model import Message, Spans, Trace, collective_word
+from diagnostics.evidence.trace.model import Message, Spans, Trace, collective_word, host_work
 
 
 class Call(Struct):
@@ -199,6 +199,11 @@ def _on_cpu(trace: Trace) -> Work:
             issued.setdefault(lane, []).append(start)
     # The backend's own threads; spans of send and recv are on the thread that issued them, until it waits for them.
     lanes = {marks.lane[i] for i in trace.mark_messages} - issued.keys()
+    compiling: dict[int, list[Interval]] = {}
+    for start, end, index, lane in zip(marks.start, marks.end, marks.name, marks.lane):
+        if host_work(trace.names[index]) == "recompilation":
+            compiling.setdefault(lane, []).append((start, end))
+    compiled = {lane: union(intervals) for lane, intervals in compiling.items()}
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
         if lane in lanes or not is_work[index]:
@@ -209,9 +214,11 @@ def _on_cpu(trace: Trace) -> Work:
             continue  # An autograd function around a collective or a wait for one: only its contents count.
         if last is None or start >= last[1]:  # outermost operations only
             top[lane] = (start, end)
-            work.compute.append((start, end, lane, start, lane))
+            # Operations of a compilation run on tensors without data.
+            parts = subtract([(start, end)], compiled[lane]) if lane in compiled else [(start, end)]
+            work.compute += [(begin, until, lane, begin, lane) for begin, until in parts]
             count, ns = work.operations.get(trace.names[index], (0, 0))
-            work.operations[trace.names[index]] = count + 1, ns + end - start
+            work.operations[trace.names[index]] = count + 1, ns + total(parts)
     return work
 
 

@@ -1,11 +1,12 @@
 """`checkpoint.mismatch`: a checkpoint does not match the model, optimizer or world size that loads it."""
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import CITED, LIKELY, SEEN, EvidenceItem, Finding, Where, confirmed
-from diagnostics.evidence.calls import own_line
+from diagnostics.evidence.calls import is_library, own_line
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, RankError, shortened
 
@@ -58,8 +59,11 @@ def decide(evidence: Evidence) -> Finding:
 
 def _said(error: RankError) -> str:
     """Return the message; of a KeyError, which only has the key, and of what a loader raised also class and place."""
-    place = tuple(f"{at.file}:{at.function}" for at in error.frames[:1])
-    loads = any(map(_TEXT["loads"].search, place))
+    # A library's loader fails in what it calls, such as an optimizer that lacks the state of another class.
+    below = takewhile(lambda at: is_library(at.file), error.frames[1:]) if error.type == "KeyError" else ()
+    places = [f"{at.file}:{at.function}" for at in (*error.frames[:1], *below)]
+    loaders = [*filter(_TEXT["loads"].search, places)]
+    place, loads = (loaders or places)[:1], bool(loaders)
     loads = loads and kind_of_exception(error.type, error.message, error.frames) == "raised"
     return ": ".join((error.type, error.message, *place)) if loads or error.type == "KeyError" else error.message
 

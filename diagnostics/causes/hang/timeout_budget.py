@@ -30,7 +30,8 @@ def decide(stall: Stall) -> Finding:
     parts = str(work.fields["elapsed"]).split(":") if work else []  # Such as 1:02:03.
     took_s = sum(60.0**power * int(part or 0) for power, part in enumerate(reversed(parts)))
     timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
-    if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
+    share = _SHARE if work is None or work.fields["done"] < work.fields["total"] else 1.0
+    if work is None or stall.job.finished() or took_s < share * timeout_s:
         return unconfirmed(stall)
     state = symptoms(stall.job.evidence)
     waiting = {rank for wait in (state.waits if state else ()) for rank in wait.ranks}

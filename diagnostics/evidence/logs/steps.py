@@ -20,7 +20,7 @@ MAX_POINTS = 200_000
 """Maximum number of steps kept per log; further ones are only counted."""
 LEAST = 10
 """Minimum number of steps for an analysis."""
-_NEARLY_ALL = 0.9  # Chosen: a row of several steps counts as skipped only if at least this part of them was.
+NEARLY_ALL = 0.9  # Chosen: a row of several steps counts as skipped only if at least this part of them was.
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _NEAR = 256  # Rows on either side of a line by which the ranks that print each step are counted.
@@ -216,7 +216,7 @@ class Steps(Struct):
         if "all_skipped" in columns:
             past = [series.so_far, *zip(value["step"], value["all_skipped"], strict=True)]
             since = ((steps - step, skips - skip) for (step, skip), (steps, skips) in pairwise(past))
-            value["skipped"] = [skips if skips >= _NEARLY_ALL * steps > 0 else 0.0 for steps, skips in since]
+            value["skipped"] = [skips if skips >= NEARLY_ALL * steps > 0 else 0.0 for steps, skips in since]
             series.so_far = past[-1]
         durations = zip(value["s"], value["ms"], value["per_s"], strict=True)
         value["took_s"] = [s if s == s else ms / 1000 if ms == ms else 1 / per_s for s, ms, per_s in durations]

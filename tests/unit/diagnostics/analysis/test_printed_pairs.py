@@ -49,6 +49,26 @@ def test_other_pairs_are_no_multiples(other: list[float]) -> None:
     assert not [*multiples(job(printed(noisy(40)), printed(other, file="b")))]
 
 
+@pytest.mark.parametrize(
+    ("loss", "norm", "first", "expected"),
+    [
+        (4.0, 4.0, 1, [("loss", 4)]),
+        (0.25, 0.25, 1, [("loss", 4)]),
+        (1.0, 8.0, 1, [("grad_norm", 8)]),
+        (4.0, 4.02, 1, []),
+        (4.0, 4.0, 31, []),  # Not the weights that both began with.
+        (1.0, 1.0, 1, []),
+    ],
+)
+def test_runs_that_part_after_the_first_step(
+    loss: float, norm: float, first: int, expected: list[tuple[str, int]]
+) -> None:
+    losses, norms = noisy(40), [1 + 0.1 * (n % 7) for n in range(40)]
+    other = [loss * losses[0], *(5.0 + 0.1 * (n % 9) for n in range(39))]
+    logs = printed(losses, first, norms), printed(other, first, [norm * norms[0], *norms[1:]], "b")
+    assert [case[:2] for case in multiples(job(*logs))] == expected
+
+
 def test_a_run_that_stays_where_it_began_beside_one_that_falls() -> None:
     flat = noisy(80, 4.0, 0.0)
     frozen = frozen_beside(job(printed(flat, file="flat"), printed(noisy(80))))
@@ -71,6 +91,8 @@ def test_a_log_is_cut_where_its_steps_begin_again() -> None:
         (81, [2.5 * loss for loss in noisy(30, 2.0)], True),
         (101, noisy(30, 2.0), False),
         (1, noisy(30), False),  # Another run.
+        (101, [*noisy(4, 2.0), *noisy(26, 5.0)], True),  # Only the weights were loaded.
+        (101, [*noisy(12, 2.0), *noisy(18, 5.0)], False),  # It diverges later.
         (400, noisy(30), False),  # A gap: it is not known what lies between.
     ],
 )

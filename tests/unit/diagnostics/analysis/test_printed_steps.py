@@ -154,6 +154,46 @@ def test_a_loss_scale_that_was_halved_to_its_end(scales: list[float], expected: 
     assert (None if case is None else (case.line, case.count)) == expected
 
 
+def halved(first: float, count: int) -> list[float]:
+    return [first / 2**n for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("scales", "every", "expected"),
+    [
+        (halved(65536, 20), 1, (19, 2)),
+        ([64.0] * 9 + halved(64, 12), 1, (11, 11)),
+        (halved(65536, 18) + [0.0] * 12, 1, (29, 2)),  # As printed with a few digits.
+        ([65536 / 1024**n for n in range(4)], 10, (30, 2)),  # Each row stands for ten steps.
+        (halved(65536, 16), 1, None),  # It is at 2: still a search.
+        (halved(65536, 20) + [0.125] * 2, 1, None),  # Found.
+        (halved(65536, 20), 10, None),  # One step in ten was skipped.
+        ([1.0, 0.5, 0.0] + [0.0] * 30, 1, None),  # No scale of a loss, such as that of a learning rate.
+    ],
+)
+def test_a_printed_scale_that_falls_until_the_log_ends(
+    scales: list[float], every: int, expected: tuple[int, int] | None
+) -> None:
+    result = skipped_to_the_end(log([2.0] * len(scales), [every * n for n in range(len(scales))], scales=scales))
+    assert (result and (result.count, result.line)) == expected
+
+
+def test_norms_of_steps_that_are_skipped_in_search_of_a_scale() -> None:
+    norms = [1.0] * 20 + [math.inf] * 8
+    search = log([2.0] * 28, norms=norms, scales=[65536.0] * 20 + halved(32768, 8))
+    result = non_finite_to_the_end(search)
+    assert result is not None and not result.lasting
+    result = non_finite_to_the_end(log([2.0] * 28, norms=norms, scales=[65536.0] * 28))
+    assert result is not None and result.lasting
+
+
+def test_a_jump_out_of_a_loss_that_was_falling() -> None:
+    falling = [2.3 - 0.09 * n + 0.01 * (n % 3) for n in range(20)]
+    result = jump(log([*course(2.3, 20), *falling, *course(2.4, 20)]))
+    assert result is not None and (result.line, result.at_once) == (41, True)
+    assert jump(log([*course(2.3, 20), *course(1.6, 20, noise=0.6), *course(2.4, 20)])) is None
+
+
 def test_steps_that_went_on_behind_the_last_overflow() -> None:
     assert skipped_to_the_end(overflow([1, 1, 1], steps=300)) is None
 

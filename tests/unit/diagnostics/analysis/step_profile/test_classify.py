@@ -146,6 +146,16 @@ def test_waiting_for_a_functional_collective_is_no_compute() -> None:
     assert compute(*ops, spans=(("gloo:all_reduce", 10, 80, 1),)) == [(82, 90)]
 
 
+def test_operations_of_a_compilation_are_no_compute() -> None:
+    trace = Trace("t", names=["dynamo", "aten::linear", "CompiledFunctionBackward"], lanes=[Lane(1, 1), Lane(1, 2)])
+    trace.marks.add(100, 200, 0, 0)
+    for start, end, name, lane in ((110, 150, 1, 0), (210, 220, 1, 0), (110, 150, 1, 1), (90, 205, 2, 0)):
+        trace.ops.add(start, end, name, lane)
+    work = classify(trace)
+    assert [row[:3] for row in work.compute] == [(90, 100, 0), (110, 150, 1), (200, 205, 0), (210, 220, 0)]
+    assert work.operations == {"CompiledFunctionBackward": (1, 15), "aten::linear": (2, 50)}
+
+
 def test_compute_beside_a_send_that_stands_on_its_own_thread_counts() -> None:
     ops = (("c10d::send", 0, 1), ("aten::linear", 5, 30), ("c10d::recv_", 40, 41))
     assert compute(*ops, spans=(("gloo:send", 1, 35, 0), ("gloo:recv", 41, 60, 0))) == [(5, 30)]

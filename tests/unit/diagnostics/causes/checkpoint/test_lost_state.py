@@ -24,6 +24,14 @@ def test_a_model_that_starts_anew(tmp_path: Path) -> None:
     assert "training starts from scratch" in text_of(root).summary
 
 
+def test_a_loss_that_rises_some_steps_after_a_resume(tmp_path: Path) -> None:
+    (tmp_path / "before.log").write_text(FIRST)
+    (tmp_path / "after.log").write_text(resumed([1.0, 1.01, *[2.2] * 38]))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.step) == ("checkpoint.lost_state", 201)
+    assert "a part of the state was not loaded" in text_of(root).summary
+
+
 def test_in_one_log_it_is_no_spike(tmp_path: Path) -> None:
     back = "".join(log("titan", [*falling(150), *[2.2] * 40], [1.0] * 190).splitlines(keepends=True)[150:])
     (tmp_path / "train.log").write_text(FIRST + "Loading checkpoint step 150\n" + back)

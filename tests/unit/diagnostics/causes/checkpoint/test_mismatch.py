@@ -67,6 +67,26 @@ def test_what_an_objects_load_state_dict_raises_itself(tmp_path: Path, function:
         assert error in text_of(root).summary and "optimizer.py" not in text_of(root).summary
 
 
+@pytest.mark.parametrize(
+    ("inside", "cause"),
+    [
+        ("/site-packages/torch/optim/optimizer.py", "checkpoint.mismatch"),
+        ("/job/own.py", "hang.rank_raised"),  # What a user's own code calls is not the loader's.
+    ],
+)
+def test_what_fails_below_a_loader(tmp_path: Path, inside: str, cause: str) -> None:
+    places = (
+        ("torch/optim/optimizer.py", "load_state_dict"),
+        (inside, "restore"),
+        ("torch/optim/adam.py", "__setstate__"),
+    )
+    frames = "".join(f'[rank1]:   File "/site-packages/{file}", line 4, in {name}\n' for file, name in places)
+    frames = frames.replace("/site-packages//", "/")
+    (tmp_path / "train.log").write_text(f"{HEAD}{frames}[rank1]: KeyError: 'step'\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (cause, (1,))
+
+
 def test_what_torch_distributed_checkpoint_nests_in_its_exception_counts(tmp_path: Path) -> None:
     error = (
         "CheckpointException: CheckpointException ranks:dict_keys([1])\nTraceback (most recent call last): (RANK 1)\n"

@@ -110,6 +110,26 @@ def test_bars_of_other_work_than_a_data_set_s(tmp_path: Path, bar: str) -> None:
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.timeout_budget", (0,))]
 
 
+def test_a_bar_whose_title_is_the_work(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("Tokenizing:  35%|###  | 709/2000 [09:40<10:00, 1.19it/s]\n" + WAITS)
+    assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.timeout_budget", (0,))]
+
+
+@pytest.mark.parametrize(("took", "causes"), [("10:01", ["hang.timeout_budget"]), ("09:58", [])])
+def test_work_that_ended_when_its_peers_were_gone(tmp_path: Path, took: str, causes: list[str]) -> None:
+    frame = (
+        'Traceback (most recent call last):\n  File "/x/torch/distributed/distributed_c10d.py", line 9, in barrier\n'
+    )
+    late, waits = (
+        f"Tokenizing: 100%|####| 2000/2000 [{took}<00:00, 3.3it/s]\n{frame}RuntimeError: {CLOSED}",
+        f"{frame}RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 600000ms for "
+        "recv operation to complete\n",
+    )
+    for rank, text in enumerate((late, waits)):
+        (tmp_path / f"rank_{rank}.log").write_text(text)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == causes
+
+
 BARRIER = (
     "[E ProcessGroupGloo.cpp:138] Rank 2 successfully reached monitoredBarrier, but received errors while waiting for "
     "send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"

@@ -35,6 +35,8 @@ def only(steps):
             "number of skipped iterations:   0 |", "Megatron-LM", 7, 2.5, 1.5, 65536.0,
         ),
         ("epoch 001:  7 / 100 loss=2.5, num_updates=7, gnorm=1.5, loss_scale=128", "fairseq", 7, 2.5, 1.5, 128.0),
+        ("step 7 loss 2.5 grad_norm 1.5 lr 1e-3 scale 128", "step and loss", 7, 2.5, 1.5, 128.0),
+        ("step: 7 | loss: 2.5 | loss_scale: 6e-08 | norm: 1.5 | dt: 9 ms", "step and loss", 7, 2.5, 1.5, 6e-8),
         ("Epoch(train) [1][  7/100]  lr: 1e-2  eta: 0:01  loss: 2.5000  grad_norm: 1.5", "MMEngine", 7, 2.5, 1.5, NAN),
         ("Iter [7/100] lr: 1e-2, eta: 0:01, loss: 2.5, grad_norm: 1.5", "mmcv", 7, 2.5, 1.5, NAN),
         ("Epoch [1][7/30]\tlr: 1e-2, loss/a: 0.1, loss: 2.5, grad_norm: 1.5", "epoch and batch", 7, 2.5, 1.5, NAN),
