@@ -115,17 +115,22 @@ def test_a_bar_whose_title_is_the_work(tmp_path: Path) -> None:
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.timeout_budget", (0,))]
 
 
-@pytest.mark.parametrize(("took", "causes"), [("10:01", ["hang.timeout_budget"]), ("09:58", [])])
-def test_work_that_ended_when_its_peers_were_gone(tmp_path: Path, took: str, causes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("took", "rank_2", "causes"),
+    [
+        ("10:01", "", ["hang.timeout_budget"]),
+        ("09:58", "", []),
+        ("10:01", "step 1 loss 2.0\nstep 2 loss 1.9\n", []),  # The job trained since.
+        ("10:01", "late", []),  # Another rank did the same.
+    ],
+)
+def test_work_that_ended_when_its_peers_were_gone(tmp_path: Path, took: str, rank_2: str, causes: list[str]) -> None:
     frame = (
         'Traceback (most recent call last):\n  File "/x/torch/distributed/distributed_c10d.py", line 9, in barrier\n'
     )
-    late, waits = (
-        f"Tokenizing: 100%|####| 2000/2000 [{took}<00:00, 3.3it/s]\n{frame}RuntimeError: {CLOSED}",
-        f"{frame}RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 600000ms for "
-        "recv operation to complete\n",
-    )
-    for rank, text in enumerate((late, waits)):
+    late = f"Tokenizing: 100%|####| 2000/2000 [{took}<00:00, 3.3it/s]\n{frame}RuntimeError: {CLOSED}"
+    waits = "[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation to complete\n"
+    for rank, text in enumerate((late, f"{frame}RuntimeError: {waits}", rank_2.replace("late", late))):
         (tmp_path / f"rank_{rank}.log").write_text(text)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == causes
 
