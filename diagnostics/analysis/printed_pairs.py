@@ -85,12 +85,12 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
                 continue
             before = [loss for step, loss, _, _ in run.rows if step < start][-WINDOW:]
             # With the weights alone, the first steps go on at the loss before.
-            for rows in (resumed.rows[:_PART], resumed.rows[_PART : _PART + WINDOW]):
-                after = [row[1] for row in rows]
-                if len(before) < LEAST_AFTER or len(after) < _PART:
-                    continue
+            parts = (resumed.rows[:_PART], resumed.rows[_PART : _PART + WINDOW])
+            for after in (
+                sorted(row[1] for row in rows) for rows in parts if min(len(rows), len(before) // 2) >= _PART
+            ):
                 low, high = median(before), median(after)
-                if 0 < RATIO * low < high and sorted(after)[len(after) // OUTLIERS] > max(before):
+                if 0 < RATIO * low < high and after[len(after) // OUTLIERS] > max(before):
                     return run, resumed, low, high
     return None
 

@@ -29,11 +29,9 @@ MOST = 50_000  # Maximum number of last steps to analyse.
 SCALE_ENDS = 1.0  # Loss scale that cannot be halved further: DeepSpeed's minimum. A warm-up ends far above it.
 _SEARCHED = 100  # Chosen: a search from 2 ** 32 skips 32 steps, or 64 where each value is tried twice.
 _LOWEST = 3  # Minimum number of skipped steps at or below that scale.
-_FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
-"""A scale fell to that minimum from one at which training worked (below 2 ** 12) by at least 6 skipped steps in a row,
-at most 4 lines apart. A scale that is still being searched begins higher, usually at 2 ** 16."""
-_NEARLY, _LOW = 5, 4.0
-"""Or the log ends after at least 5 such steps, twice as far apart, at a scale with which gradients of 16,000 fit."""
+_NEARLY, _WORKED, _CLOSE, _LOW = 5, 2.0**12, 4, 4.0
+"""The log ends after 5 or more skipped steps, at most 2 * 4 lines apart, at a scale with which gradients of 16,000 fit.
+They begin at one at which training worked, below 2 ** 12: a scale that is searched begins higher, mostly at 2 ** 16."""
 FEW = 2  # Minimum number of steps for a rise that is too recent to judge. A single one may be a batch.
 _NORM_RATIO = 10.0  # Minimum ratio of the gradient norms after and before a rise in which the loss has no part.
 OUTLIERS = 10  # Up to one part in so many of the values may be outliers: single spikes, or steps of another data set.
@@ -137,27 +135,24 @@ def printed_steps(evidence: Evidence) -> PrintedSteps:
 def skipped_to_the_end(log: Printed) -> Skipped | None:
     """Return the consecutive skipped steps at the end of the log, or None if there are too few of them."""
     steps, series = log.steps, log.series
-    low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= SCALE_ENDS]
-    # fairseq's scale falls on below 1, also while training works: then no step may come between.
-    is_below = bool(low) and steps.overflow_scales[-1] < SCALE_ENDS
-    if is_below and steps.last > steps.overflow_lines[low[0]]:
-        return None
-    if low and steps.overflow_lines[-1] + LEAST_AFTER > steps.last:
-        before = steps.overflow_lines[: low[0] + 1]
-        run = _trailing([b - a <= _CLOSE for a, b in pairwise(before)])
-        fell = run if run >= _FALL and steps.overflow_scales[low[0] - run] < _WORKED else 0
-        if len(low) >= (LEAST_AFTER if is_below else _LOWEST) or (fell and not is_below):
-            return Skipped(log.file, before[-1 - fell], fell + len(low), steps.overflow_scales[-1])
     lines, scales = steps.overflow_lines, steps.overflow_scales
-    run = _trailing([b - a <= 2 * _CLOSE for a, b in pairwise(lines)]) + 1
-    if len(lines) >= run >= _NEARLY and lines[-1] + LEAST_AFTER > steps.last and scales[-1] <= _LOW:
-        return Skipped(log.file, lines[-run], run, scales[-1]) if scales[-run] < _WORKED else None
-    # torch.amp.GradScaler has no minimum: its scale falls to 0.
-    falling = _halvings(series)[: len(series.scale) - _trailing([scale == 0 for scale in series.scale])]
-    run = _trailing([count > 0 for count in falling])
-    if (count := round(sum(falling[len(falling) - run :]))) >= LEAST_AFTER and series.scale[-1] <= SCALE_ENDS:
-        count += len(series.scale) - len(falling)
-        return Skipped(log.file, series.lines[len(falling) - run], count, series.scale[-1])
+    low = [line for line, scale in zip(lines, scales, strict=True) if scale <= SCALE_ENDS]
+    # fairseq's scale falls on below 1, also while training works: then no step may come between.
+    is_below = bool(low) and scales[-1] < SCALE_ENDS
+    if is_below and steps.last > low[0]:
+        return None
+    if lines and lines[-1] + LEAST_AFTER > steps.last:
+        run = _trailing([b - a <= 2 * _CLOSE for a, b in pairwise(lines)]) + 1
+        if run >= _NEARLY and scales[-1] <= _LOW and scales[-run] < _WORKED:
+            return Skipped(log.file, lines[-run], run, scales[-1])
+        if len(low) >= (LEAST_AFTER if is_below else _LOWEST):
+            return Skipped(log.file, low[0], len(low), scales[-1])
+    pairs = pairwise(zip(series.step, series.scale, strict=True))  # GradScaler has no minimum: its scale falls to 0.
+    each = [(step - last, old / new if new else math.inf * (old >= 0)) for (last, old), (step, new) in pairs]
+    run = _trailing([ratio > 1 and 0 < NEARLY_ALL * steps <= math.log2(ratio) for steps, ratio in each])
+    count = int(sum(steps for steps, _ in each[len(each) - run :]))
+    if count >= LEAST_AFTER and series.scale[-1 - run] > SCALE_ENDS >= series.scale[-1]:
+        return Skipped(log.file, series.lines[-run], count, series.scale[-1])
     rows = zip(series.skipped, series.printed, strict=True)
     if not (run := _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])):
         return None
@@ -170,7 +165,7 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
 
 def non_finite_to_the_end(log: Printed) -> NonFinite | None:
     """Return the steps with a non-finite loss or gradient norm up to the end of the log; lasting ones are preferred."""
-    series, jumps, halvings = log.series, [], _halvings(log.series)
+    series, jumps = log.series, []
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
@@ -180,22 +175,12 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
         # Where the scale is 1 (bfloat16) no step is ever skipped, so one more row only excludes a slip of the log.
         least = 2 if series.scale and series.scale[-1] == 1 else _HIDDEN
         applied = bit == 2 and run >= least and not any(series.skipped[-_HIDDEN:])
-        skipped = bit == 2 and sum(halved > 0 for halved in halvings[-run:]) >= run - 1  # As float16 does at first.
+        skipped = bit == 2 and run > 1 and series.scale[-1] < series.scale[-run]  # As float16 does at first.
         # Of rows that are many steps apart, float16 skips none in each.
-        applied |= run >= _HIDDEN and series.step[-1] - series.step[-run] >= LEAST_AFTER
-        lasting = not skipped and (run >= LEAST_AFTER // 2 or hidden or applied)
+        applied |= (run >= _HIDDEN and series.step[-1] - series.step[-run] >= LEAST_AFTER) or run >= LEAST_AFTER // 2
         if run:
-            jumps.append(NonFinite(name, series.lines[-run], run, lasting))
+            jumps.append(NonFinite(name, series.lines[-run], run, not skipped and (hidden or applied)))
     return max(jumps, key=lambda case: case.lasting, default=None)
-
-
-def _halvings(series: Series) -> list[float]:
-    """Return for each row how often the loss scale was halved since the row before, if in nearly all steps; else 0."""
-    counts = [0.0] * min(1, len(series.step))
-    for (before, old), (step, new) in pairwise(zip(series.step, series.scale, strict=True)):
-        count = math.log2(old / new) if old > 0 and new > 0 else 0.0
-        counts.append(count if count >= NEARLY_ALL * (step - before) > 0 else 0.0)
-    return counts
 
 
 def step_text(step: float) -> str:
@@ -247,10 +232,7 @@ def rise(values: Sequence[float], least: int) -> tuple[int, float, float] | None
         return None
     before, after = values[max(0, at - WINDOW) : at], values[at:]
     low, high = statistics.median(before), statistics.median(after)
-    # Around the line along which the values fell, as learning is no noise.
-    half, middle = len(before) // 2, (len(before) - 1) / 2
-    slope = min(0.0, statistics.median(before[-half:]) - statistics.median(before[:half])) / (len(before) - half)
-    noise = _MAD * statistics.median(abs(value - low - slope * (n - middle)) for n, value in enumerate(before))
+    noise = _MAD * statistics.median(abs(value - low) for value in before)
     if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
         return None
     if statistics.quantiles(after, n=OUTLIERS)[0] < (low + high) / 2 or _alternates(values, low, high):

@@ -199,11 +199,9 @@ def _on_cpu(trace: Trace) -> Work:
             issued.setdefault(lane, []).append(start)
     # The backend's own threads; spans of send and recv are on the thread that issued them, until it waits for them.
     lanes = {marks.lane[i] for i in trace.mark_messages} - issued.keys()
-    compiling: dict[int, list[Interval]] = {}
-    for start, end, index, lane in zip(marks.start, marks.end, marks.name, marks.lane):
-        if host_work(trace.names[index]) == "recompilation":
-            compiling.setdefault(lane, []).append((start, end))
-    compiled = {lane: union(intervals) for lane, intervals in compiling.items()}
+    rows = zip(marks.lane, marks.start, marks.end, marks.name)  # The operations of a compilation compute nothing.
+    compiling = [row[:3] for row in rows if host_work(trace.names[row[3]]) == "recompilation"]
+    compiled = {lane: union(row[1:] for row in compiling if row[0] == lane) for lane, _, _ in compiling}
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
         if lane in lanes or not is_work[index]:
@@ -214,7 +212,6 @@ def _on_cpu(trace: Trace) -> Work:
             continue  # An autograd function around a collective or a wait for one: only its contents count.
         if last is None or start >= last[1]:  # outermost operations only
             top[lane] = (start, end)
-            # Operations of a compilation run on tensors without data.
             parts = subtract([(start, end)], compiled[lane]) if lane in compiled else [(start, end)]
             work.compute += [(begin, until, lane, begin, lane) for begin, until in parts]
             count, ns = work.operations.get(trace.names[index], (0, 0))

@@ -1,7 +1,7 @@
 """`checkpoint.lost_state`: the loss after a resume is far above the loss before it."""
 
 from diagnostics.analysis.printed_pairs import worse_after_resume
-from diagnostics.analysis.printed_steps import RATIO, PrintedSteps, printed_steps, step_text
+from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import PLAUSIBLE, EvidenceItem, Finding, confirmed
 
@@ -15,12 +15,9 @@ def decide(job: PrintedSteps) -> Finding:
     if case is None:
         return _TEXTS.undecided()
     earlier, resumed, before, after = case
-    items = (
-        EvidenceItem("log", earlier.file, _TEXTS.phrase("before", loss=before), earlier.rows[-1][3]),
-        EvidenceItem("log", resumed.file, _TEXTS.phrase("after", loss=after), resumed.rows[0][3]),
-    )
-    at_once = resumed.rows[0][1] > RATIO * before  # With the weights alone, the loss rises after some steps.
-    row = "weights" if at_once and after >= _AT_START * earlier.rows[0][1] else "rest"
+    sides = ((earlier, "before", before, earlier.rows[-1]), (resumed, "after", after, resumed.rows[0]))
+    items = tuple(EvidenceItem("log", run.file, _TEXTS.phrase(side, loss=loss), at[3]) for run, side, loss, at in sides)
+    row = "weights" if min(resumed.rows[0][1], after) >= _AT_START * earlier.rows[0][1] else "rest"
     step = resumed.rows[0][0]
     facts = _TEXTS.facts(row, before=before, after=after, at=step_text(step))
     return confirmed(facts=facts, confidence=PLAUSIBLE, step=int(step) or None, evidence=items)

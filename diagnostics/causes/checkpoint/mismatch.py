@@ -61,10 +61,9 @@ def _said(error: RankError) -> str:
     """Return the message; of a KeyError, which only has the key, and of what a loader raised also class and place."""
     # A library's loader fails in what it calls, such as an optimizer that lacks the state of another class.
     below = takewhile(lambda at: is_library(at.file), error.frames[1:]) if error.type == "KeyError" else ()
-    places = [f"{at.file}:{at.function}" for at in (*error.frames[:1], *below)]
-    loaders = [*filter(_TEXT["loads"].search, places)]
-    place, loads = (loaders or places)[:1], bool(loaders)
-    loads = loads and kind_of_exception(error.type, error.message, error.frames) == "raised"
+    places = (f"{at.file}:{at.function}" for at in (*error.frames[:1], *below))
+    place = [*filter(_TEXT["loads"].search, places)][:1]
+    loads = bool(place) and kind_of_exception(error.type, error.message, error.frames) == "raised"
     return ": ".join((error.type, error.message, *place)) if loads or error.type == "KeyError" else error.message
 
 

@@ -2,7 +2,6 @@
 
 import re
 
-from diagnostics.analysis.printed_steps import STEPS
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.analysis.symptoms.waits import left_waiting
@@ -23,8 +22,7 @@ _DEFAULT_MS = 1_800_000
 def decide(stall: Stall) -> Finding:
     """Decide from a progress bar of such work that was in progress when the first timeout was reported."""
     facts = stall.job.evidence.facts
-    bars = [fact for fact in facts if fact.kind == "host_progress"]
-    work = bars[0] if bars else None
+    work, *more = [*(fact for fact in facts if fact.kind == "host_progress"), None]
     at_barrier = left_waiting(stall.job.evidence)
     ended = any(end.by_itself for end in stall.job.endings.values())  # Then its peers wait for nobody.
     timeouts = at_barrier * (not ended) + [fact for fact in facts if fact.kind in WAITED - {"reached_barrier"}]
@@ -34,7 +32,7 @@ def decide(stall: Stall) -> Finding:
     timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
     is_over = work is not None and work.fields["done"] == work.fields["total"]
     # The others waited for work that is over only if they did not do it too, and no step came after it.
-    is_other = is_over and (took_s < timeout_s or len(bars) > 1 or any(fact.kind in STEPS for fact in facts))
+    is_other = is_over and (took_s < timeout_s or len(more) > 1 or any(fact.kind == "steps" for fact in facts))
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s or is_other:
         return unconfirmed(stall)
     state = symptoms(stall.job.evidence)

@@ -31,8 +31,7 @@ def decide(job: PrintedSteps) -> Finding:
     if case is None:
         return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
     item = EvidenceItem("log", case[0].file, case[1], case[0].rows[-1][3])
-    facts = _TEXTS.facts(shows=case[1])
-    return confirmed(facts=facts, confidence=PROBABLE, evidence=(item,))
+    return confirmed(facts=_TEXTS.facts(shows=case[1]), confidence=PROBABLE, evidence=(item,))
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -241,8 +241,8 @@ class _Scan(Struct):
         if kind in _KINDS["leaving"] and self.work is not None and "ended" in self.work.fields:
             return
         work = self.work if self.work is not None and self.steps.last < self.work.line else None
-        done, total = (work.fields.get("done", 0), work.fields.get("total", 1)) if work is not None else (0, 0)
-        if work is not None and (done < total if kind in WAITED else done == total and kind == "gloo_closed"):
+        is_over = work is not None and work.fields.get("done", 0) == work.fields.get("total", 1)
+        if work is not None and kind in ({"gloo_closed"} if is_over else WAITED):
             self.read.facts.append(work)
             self.work = None
         if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
