@@ -1,12 +1,14 @@
 """Right, missed and wrong answers of dtk over everything whose truth is known, in one table, with their calibration.
 
     python benchmarks/corpus.py [--dumps FOLDER] [--logs FOLDER] [--traces FOLDER] [--live [NAME ...]] [--faults]
+                                [--analysers PYTHON ...]
 
 Composes what the scripts of each kind measure, and grades all answers by `log_corpus.grade`: flight-recorder dumps
 (hang_accuracy.py, with torchfrtrace beside), logs (log_corpus.py), traces (trace_truth.json) and, as they take minutes,
 live jobs under `dtk attach` (`--live`: plain scripts, gloo, and DDP, FSDP2, TP, PP, Accelerate, HF Trainer, Lightning
-and DeepSpeed, also healthy ones) and the faults of the library (`--faults`). What is not here is skipped, and why is
-told on stderr, as are the answers that are missed or wrong.
+and DeepSpeed, also healthy ones) and the faults of the library (`--faults`). `--analysers` adds a second table: other
+public analysers on the same traces (analysers.py). What is not here is skipped, and why is told on stderr, as are the
+answers that are missed or wrong.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from msgspec import Struct, field
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import diagnosis_accuracy, hang_accuracy, log_corpus
+from benchmarks import analysers, diagnosis_accuracy, hang_accuracy, log_corpus
 from benchmarks.attach_accuracy import JOBS
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
@@ -151,6 +153,8 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, default=SHARED / "traces")
     parser.add_argument("--live", nargs="*", metavar="NAME", help="all live jobs, or these: about a minute for each")
     parser.add_argument("--faults", action="store_true", help="about ten minutes")
+    text = "second table: analysers that are installed in the environments of these interpreters"
+    parser.add_argument("--analysers", nargs="+", default=[], metavar="PYTHON", help=text)
     options = parser.parse_args()
     rows: dict[str, Row] = {}
     rows |= dumps(options.dumps) if here(options.dumps, [*hang_accuracy.TRUTH]) else {}
@@ -167,6 +171,10 @@ def main() -> int:
     mine = [row for name, row in rows.items() if "torchfrtrace" not in name]
     log_corpus.calibration("confirmed", [claim for row in mine for claim in row.confirmed])
     log_corpus.calibration("suspected", [claim for row in mine for claim in row.suspected])
+    truths = json.loads(TRACES.read_text())
+    if options.analysers and here(options.traces, [*truths]):
+        print()
+        analysers.table(options.traces, truths, options.analysers)
     return int(any(row.counts[grade] for row in mine for grade in ("wrong", "false alarm", "false HEALTHY")))
 
 

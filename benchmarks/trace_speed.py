@@ -62,7 +62,6 @@ def main() -> None:
     sides = {"dtk": (sys.executable, DTK), "parser alone": (sys.executable, PARSER)}
     if arguments.hta_python:
         sides["HTA 0.5.0"] = (str(arguments.hta_python), HTA)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as bytecode:
         raw_mb = copies(arguments.trace, Path(folder))
         print(f"{RANKS} ranks x {raw_mb:.1f} MB of JSON, {os.cpu_count()} cores, {arguments.rounds} rounds")
@@ -88,23 +87,32 @@ def copies(trace: Path, folder: Path) -> float:
 
 def measure(python: str, program: str, folder: str, bytecode: str) -> tuple[float, float, float]:
     """CPU seconds, wall seconds and peak MB of a program and all its processes."""
-    wrapped = (
-        "import os, resource, subprocess, sys, time\n"
-        "begin = time.time()\n"
-        "done = subprocess.run([sys.executable, sys.argv[1], sys.argv[2]], stdout=subprocess.PIPE, check=True)\n"
-        "use = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
-        "print(use.ru_utime + use.ru_stime, time.time() - begin, use.ru_maxrss / 1024, sep='\\t')\n"
-    )
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "side.py"
         script.write_text(program)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        if python == sys.executable:  # the other one has its own beside its packages, from their installation
-            environment["PYTHONPYCACHEPREFIX"] = bytecode
-        command = [python, "-c", wrapped, str(script), folder]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    cpu_s, wall_s, peak_mb = map(float, done.stdout.split("\t"))
-    return cpu_s, wall_s, peak_mb
+        # The other one has its bytecode beside its packages, from their installation.
+        variables = {"PYTHONPYCACHEPREFIX": bytecode} if python == sys.executable else {}
+        return timed(python, [str(script), folder], variables)[1]
+
+
+def timed(
+    python: str, arguments: list[str], variables: dict[str, str] | None = None
+) -> tuple[str, tuple[float, float, float]]:
+    """Run a script; return its output, and CPU seconds, wall seconds and peak MB of it and all its processes."""
+    wrapped = (
+        "import os, resource, subprocess, sys, time\n"
+        "begin = time.time()\n"
+        "done = subprocess.run([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE, check=True)\n"
+        "use = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "sys.stdout.buffer.write(done.stdout)\n"
+        "print('', use.ru_utime + use.ru_stime, time.time() - begin, use.ru_maxrss / 1024, sep='\\t')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(variables or {})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [python, "-c", wrapped, *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    output, cpu_s, wall_s, peak_mb = done.stdout.rsplit("\t", 3)
+    return output, (float(cpu_s), float(wall_s), float(peak_mb))
 
 
 def report(medians: dict[str, tuple[float, ...]], raw_mb: float) -> None:
