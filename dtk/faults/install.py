@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dtk.faults import desync, gradients, layouts, ranks  # noqa: F401  Each enters its faults.
+from dtk.faults import desync, layouts, ranks, steps  # noqa: F401  Each enters its faults.
 from dtk.faults.base import FAULTS
 from dtk.train.loop import Loop
 

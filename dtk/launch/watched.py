@@ -20,10 +20,10 @@ from diagnostics.runs.records import mapping, number
 from dtk.config.schema import RecordConfig
 from dtk.launch.command import KILL_S, Command
 from dtk.launch.diagnosis import explanation, prepare
-from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
 from dtk.record.stall_probe import STANDS_S
+from dtk.record.verdict import find_desync
 from dtk.record.watch_environment import watch_variables, watched_processes
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.

@@ -1,4 +1,4 @@
-"""Division of a global batch into samples per rank and micro-batches. No other module divides a batch."""
+"""Division of a global batch into samples per rank and micro-batches. No other module of dtk divides a batch."""
 
 from dataclasses import dataclass
 

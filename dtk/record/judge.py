@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from torch._C._distributed_c10d import Store
 
-from dtk.record.desync import History, first_difference
+from dtk.record.verdict import History, first_difference
 
 
 class Report(msgspec.Struct, frozen=True):

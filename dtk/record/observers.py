@@ -18,7 +18,7 @@ from dtk.record.guard import JsonLines, guarded, report
 from dtk.record.memory import held_bytes
 
 MAX_NAMES = 4096  # Chosen: region names whose NVTX attributes are cached; those of communication regions include sizes.
-TOPIC = "profiler"
+_PROFILER = "profiler"
 
 
 class Nvtx:
@@ -143,7 +143,7 @@ class ProfilerWindow:
         if self._export is not None:
             self._export.join(timeout_s)
             if self._export.is_alive():
-                report(TOPIC, f"the trace was not written within {timeout_s:g} s")
+                report(_PROFILER, f"the trace was not written within {timeout_s:g} s")
 
     def _unmark(self) -> None:
         if self._mark is not None:
@@ -158,7 +158,7 @@ class ProfilerWindow:
 
     def _write(self, profiler: Any) -> None:
         """Write to a temporary name, then rename: a trace is complete or absent."""
-        with guarded(TOPIC):
+        with guarded(_PROFILER):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_name(f".{self.path.name.removesuffix('.json.gz')}.tmp.json.gz")
             profiler.export_chrome_trace(str(temporary))

@@ -23,7 +23,7 @@ _DTYPES, _REDUCTIONS = (dict(enumerate(_TABLE[name])) for name in ("dtypes", "re
 _STATES = frozenset({"watchdog_status", "monitor_stuck", "flight_dump_signal"})
 """Kinds of which a later line of a rank replaces the one before it."""
 WATCHDOGS = _STATES | {"watchdog_timeout", "watchdog_abort", "collective_stack"}
-MOST = MOST_RANKS
+MOST_WATCHDOG_LINES = MOST_RANKS
 """Maximum number of facts kept of one log: a rank that hangs leaves two, or three with its stack."""
 PER_KIND_AND_RANK = 64
 
@@ -96,7 +96,7 @@ class Watchdogs(Struct):
             said = facts[at].fields if kind == "monitor_stuck" else {}  # Only one of its lines says how long.
             facts[at] = replace(fact, fields=said | fields) if kind in _STATES else facts[at]
             return True
-        if self.per_kind[kind, rank] >= PER_KIND_AND_RANK or self.kept >= MOST:
+        if self.per_kind[kind, rank] >= PER_KIND_AND_RANK or self.kept >= MOST_WATCHDOG_LINES:
             return False
         self.per_kind[kind, rank] += 1
         self.kept += 1

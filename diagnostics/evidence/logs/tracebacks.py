@@ -16,7 +16,7 @@ MAX_FRAMES = 200
 MAX_MESSAGE = 2000
 """Maximum characters of a message."""
 _QUOTED = 100
-"""Characters of an exception's message by which another one that repeats it is known: wrappers may cut the rest."""
+"""Characters of an exception's message by which a repetition is recognized: wrappers may cut the rest."""
 _MAX_LINES = 2000
 """Maximum lines of one traceback; longer text is not a traceback."""
 

@@ -14,7 +14,7 @@ LEAST = 5  # Points; with fewer, what warms up looks like growth.
 _FULL, _EMPTY = 0.75, 0.25  # Shares of the most that a category holds; between them it is neither.
 _TRIED = 32  # Sizes tried, the rarest first. Each is searched in the whole recording, so this bounds the time.
 _TIMES = 8  # Most allocations of that size in a step: where layers are equal, hardly a size occurs once.
-_ALIKE = 0.9  # Share of the allocations that are those of the period before.
+_ALIKE = 0.9  # Share of the allocations that equal those of the previous period.
 _TAIL = 1.5  # Periods after the last point: the snapshot or the window ends within a step, or after it.
 _WARM_UP = 0.5  # Share of the recording before the first point.
 

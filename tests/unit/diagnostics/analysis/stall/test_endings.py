@@ -316,7 +316,7 @@ WORKER = (
         ("", "/venv/lib/python3.11/site-packages/torch/_tensor.py", "check what this run passes to dtk"),
         (OWN, "/venv/lib/python3.11/site-packages/torch/_tensor.py", "fix the error at /w/mine.py:9"),
         ("", "/w/mine.py", "fix the error at /w/mine.py:17"),
-        ("", "/src/dtk/faults/gradients.py", "fix the error at /src/dtk/faults/gradients.py:17"),
+        ("", "/src/dtk/faults/steps.py", "fix the error at /src/dtk/faults/steps.py:17"),
     ],
 )
 def test_nobody_is_told_to_repair_dtk(tmp_path: Path, own: str, last: str, says: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
-from dtk.record.desync import Called, Place, desync, first_difference, stall
+from dtk.record.verdict import Called, Place, desync, first_difference, stall
 
 
 def history(calls, keep=8):
