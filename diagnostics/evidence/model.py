@@ -1,6 +1,4 @@
-"""The Evidence: the readers' results in one object, and types of what they hold; numbers and names of files that
-readers take from untrusted input. No verdicts; reads no files.
-"""
+"""The Evidence: the readers' results in one object, and types of what they hold. No verdicts; reads no files."""
 
 import re
 from pathlib import Path

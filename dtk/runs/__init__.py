@@ -1,1 +1,1 @@
-"""Functions shared by `dtk ls`, `show`, `rerun` and `rm`: which run is named or selected, what it ran, and what may be removed."""
+"""Run folders for `dtk ls`, `show`, `rerun`, `rm` and `trace`: which one is named, what it ran, what may be removed."""
