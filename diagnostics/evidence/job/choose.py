@@ -184,17 +184,18 @@ def of_other_times(evidence: Evidence) -> dict[int, str]:
     if not kernel:
         return {}
     calls = Moments(evidence.handles(FlightFile)).last_calls
+    times = [at for fact in evidence.facts if fact.kind == "steps" for at in fact.fields.get("times", ())]
     began, ended = ([dump.last_s for dump in calls if dump.last_s > 0] for _ in range(2))
+    began += [min(times)] if times else []
     own = {fact.file for fact in evidence.facts if fact.rank is not None or fact.kind == "steps"}
     for file in (own | {error.file for error in evidence.errors}) - {fact.file for fact in kernel}:
         with suppress(OSError, ValueError):
-            times = moments(head(evidence.root / file, _HEAD_BYTES).decode("utf-8", "replace"))
-            is_dated = len({*times}) > 1  # A single time may be that of the job's begin or end.
-            began += [min(times)] if is_dated else []
-            times = moments(tail(evidence.root / file).decode("utf-8", "replace")) if is_dated else []
-            ended.append(max(times, default=inf))  # Without any, this file may have been written until much later.
+            dates = moments(head(evidence.root / file, _HEAD_BYTES).decode("utf-8", "replace"))
+            is_dated = len({*dates}) > 1  # A single time may be that of the job's begin or end.
+            began += [min(dates)] if is_dated else []
+            dates = moments(tail(evidence.root / file).decode("utf-8", "replace")) if is_dated else []
+            ended.append(max(dates, default=inf))  # Without any, this file may have been written until much later.
     first_s, last_s = min(began, default=0.0) - APART_S, max(ended, default=inf) + APART_S
-    times = [at for fact in evidence.facts if fact.kind == "steps" for at in fact.fields.get("times", ())]
     began_s, step_s = (min(times), max(times)) if times and not training_ended(evidence) else (inf, 0.0)
     end_s = max([step_s, *(at for at in ended if at < inf)])
     rows: dict[int, str] = {}

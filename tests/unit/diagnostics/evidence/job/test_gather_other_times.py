@@ -95,6 +95,14 @@ def stepping(hours: float, every_s: int = 60) -> str:
 
 
 @pytest.mark.parametrize(
+    ("stamp", "kept"), [("[Sat Mar  1 17:30:00 2031]", False), ("[Mon Mar 10 07:10:00 2031]", True)]
+)
+def test_printed_steps_date_a_log_that_holds_the_kernels_lines_too(tmp_path: Path, stamp: str, kept: bool) -> None:
+    (tmp_path / "all.log").write_text(f"{stamp} {LOST}\n{stepping(1)}")
+    assert bool(of_kernel(gather(tmp_path, Limits()))) is kept
+
+
+@pytest.mark.parametrize(
     ("at", "survived"),
     [
         ("09:20:00", True),
