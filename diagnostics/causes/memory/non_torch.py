@@ -24,11 +24,12 @@ def decide(job: JobMemory) -> Finding:
         requested = record.requested_bytes or 0
         own_limit = record.limit_bytes is not None and (record.free_bytes or 0) >= requested
         if outside < max(LEAST_OUTSIDE * total, requested, _LEAST_BYTES) or own_limit:
-            return _little(outside)
+            return _TEXTS.ruled_out(size=Bytes(outside))
         if record.in_use_bytes is None and (record.free_bytes or 0) >= requested > 0:
             return _TEXTS.undecided(free=Bytes(record.free_bytes or 0), size=Bytes(requested))
         holder = "unknown" if record.in_use_bytes is None and record.listed_bytes is None else "others"
         holder = holder if holder == "unknown" or 2 * record.other_bytes > outside else "own"
+        outside = record.other_bytes if holder == "others" else outside  # Without this process's own CUDA context.
         return shared.confirmed(
             job,
             _TEXTS.facts(
@@ -49,11 +50,7 @@ def decide(job: JobMemory) -> Finding:
     used = [device.peak_bytes for node in job.nodes.values() for device in node.devices.values()]
     if not any(last) or not used:
         return shared.not_recorded(job, "device")
-    return _little(max(0, max(used) - max(last)))
-
-
-def _little(outside_bytes: int) -> Finding:
-    return _TEXTS.ruled_out(size=Bytes(outside_bytes))
+    return _TEXTS.ruled_out(size=Bytes(max(0, max(used) - max(last))))
 
 
 CAUSE = declared(__file__, read, decide)
