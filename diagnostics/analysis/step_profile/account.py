@@ -94,8 +94,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         traced=sum(profile.on_device for profile in profiles) if on_device else len(profiles),
         world_size=world_size or max(len(profiles), grouped),
         on_device=on_device,
-        no_device_events=not on_device
-        and any(p.backend == "nccl" or (p.devices and p.backend != "gloo") for p in profiles),
+        no_device_events=not on_device and any(profile.on_accelerator for profile in profiles),
         waiting=None if on_device or not matched else median_high(share(waiting)),
         pauses=0.0 if on_device else min(share(pauses)),
         devices=max(1, *(len(profile.busy_devices) for profile in profiles)),

@@ -212,8 +212,8 @@ class About(Struct):
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     base_ns: int = 0
     """Time 0 of all spans, in ns since 1970."""
-    devices: bool = False
-    """Whether the header lists accelerators."""
+    on_accelerator: bool = False
+    """Whether the job used accelerators, according to the header or to what its host did."""
     settings: dict[str, object] = field(default_factory=dict)
     """Settings of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     problems: list[Problem] = field(default_factory=list)

@@ -131,7 +131,7 @@ class _Builder:
         else:
             own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
             handler = own.get(kind) or partial(self._kernel, memory=int(kind == "memory"))
-        taker = None if handler is None else (handler, -1 if handler == self._launch else self._names[name])
+        taker = None if handler is None else (handler, self._names[name])
         if len(table) < MAX_NAMES:
             table[name] = taker
         return taker
@@ -155,7 +155,8 @@ class _Builder:
         base = header.get("baseTimeNanoseconds")
         trace.base_ns = base if isinstance(base, int) else 0
         trace.backend = str(info.get("backend", ""))
-        trace.devices = bool(header.get("deviceProperties"))
+        listed = trace.backend == "nccl" or (bool(header.get("deviceProperties")) and trace.backend != "gloo")
+        trace.on_accelerator = listed or any(map(_TEXT["on_accelerator"].search, trace.names))
         keys = ("with_stack", "profile_memory", "record_shapes")
         trace.settings = {key: header[key] for key in keys if key in header}
         groups = info.get("pg_config")

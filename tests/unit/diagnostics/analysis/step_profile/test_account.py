@@ -215,6 +215,21 @@ def test_a_second_device_of_one_process_must_work_too(tmp_path: Path) -> None:
     assert "idle 50% (the least busy of 2 devices)" in headline(report)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "outcome"), [("cudaLaunchKernel", "undecided"), ("cudaDeviceSynchronize", "healthy")]
+)
+def test_launches_without_a_device_event_leave_the_step_unseen(tmp_path: Path, runtime: str, outcome: str) -> None:
+    """As when CUPTI is refused; a profiler waits for the device once even where the job runs on CPU."""
+    events = [
+        {"ph": "X", "pid": 9, "tid": 9, "ts": 1000 + 100 * n + late, "dur": dur, "cat": cat, "name": name, "args": {}}
+        for n in range(200)
+        for late, dur, cat, name in [(0, 95, "cpu_op", "aten::linear"), (2, 5, "cuda_runtime", runtime)]
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"deviceProperties": [], "traceEvents": events}))
+    report = diagnose(tmp_path)
+    assert (report.outcome, "no device events" in headline(report)) == (outcome, outcome == "undecided")
+
+
 def test_a_window_of_some_kernels_shows_no_step(tmp_path: Path) -> None:
     sim = Simulator(ranks=1)
     for _ in range(3):

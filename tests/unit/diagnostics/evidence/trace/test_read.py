@@ -56,7 +56,7 @@ def test_of_a_run_on_a_device_only_telling_operations_are_kept(trace):
     events = [event(name, "cpu_op") for name in ("aten::add", "c10d::allreduce_", "aten::item")]
     result = trace(*events, kernel(), deviceProperties=[{}])
     assert names(result, result.ops) == ["c10d::allreduce_", "aten::item"]
-    assert result.devices
+    assert result.on_accelerator
 
 
 def test_of_a_run_on_cpu_all_of_them_are(trace):
@@ -69,6 +69,34 @@ def test_a_machine_with_devices_of_which_the_run_used_none(trace):
     """The header lets operations be left out; the events show that they were all there is."""
     result = trace(event("aten::add", "cpu_op"), deviceProperties=[{}])
     assert names(result, result.ops) == ["aten::add"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "header", "expected"),
+    [
+        ("cudaLaunchKernel", "cuda_runtime", {}, True),
+        ("cuLaunchKernelEx", "cuda_driver", {"deviceProperties": None}, True),
+        ("hipExtModuleLaunchKernel", "hip_runtime", {"deviceProperties": []}, True),
+        ("cudaStreamSynchronize", "cuda_runtime", {"distributedInfo": {"backend": "gloo"}}, True),
+        ("aten::cudnn_convolution", "cpu_op", {}, True),
+        ("aten::_flash_attention_forward", "cpu_op", {}, True),
+        ("aten::_scaled_dot_product_efficient_attention", "cpu_op", {}, True),
+        ("triton_poi_fused_add_0", "cpu_op", {}, True),
+        ("nccl:all_reduce", "user_annotation", {}, True),
+        ("aten::mm", "cpu_op", {"distributedInfo": {"backend": "nccl"}}, True),
+        ("aten::mm", "cpu_op", {"deviceProperties": [{}]}, True),
+        ("aten::mm", "cpu_op", {"deviceProperties": [{}], "distributedInfo": {"backend": "gloo"}}, False),
+        ("aten::mm", "cpu_op", {"deviceProperties": []}, False),
+        ("aten::cudnn_is_acceptable", "cpu_op", {}, False),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "cpu_op", {}, False),
+        ("cudaDeviceSynchronize", "cuda_runtime", {}, False),
+        ("cudaGetDeviceCount", "cuda_runtime", {}, False),
+        ("gloo:all_reduce", "user_annotation", {}, False),
+    ],
+)
+def test_the_header_or_the_host_shows_that_an_accelerator_was_used(trace, name, cat, header, expected):
+    result = trace(event("aten::linear", "cpu_op"), event(name, cat, correlation=1), **header)
+    assert (result.on_accelerator, result.on_device) == (expected, False)
 
 
 def test_annotations_waits_and_work_of_the_host(trace):
