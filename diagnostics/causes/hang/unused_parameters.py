@@ -36,7 +36,8 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _by_messages(job: JobState) -> list[Finding]:
-    facts = [fact for fact in job.evidence.facts if fact.kind in _MESSAGES]
+    # A rank that had waited in vain goes on with gradients that no peer reduced, so what DDP says then is an effect.
+    facts = [fact for fact in job.evidence.facts if fact.kind in _MESSAGES and fact.rank not in job.after_stall]
     if not facts or job.finished():
         return []
     stated = {fact.fields.get("stated", fact.rank) for fact in facts}

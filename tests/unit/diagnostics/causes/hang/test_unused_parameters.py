@@ -50,3 +50,20 @@ def test_a_whole_traceback_of_ddp_without_a_rank_is_of_no_rank_in_particular(tmp
     (tmp_path / "job.log").write_text(f"Traceback (most recent call last):\n{frame}{error}\n")
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == (CAUSE, ())
+
+
+TIMED_OUT = (
+    "[rank{rank}]:[E1120 08:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600012 milliseconds\n"
+)
+
+
+@pytest.mark.parametrize(("after", "causes"), [(True, []), (False, [CAUSE])])
+def test_what_ddp_says_after_a_timeout_of_the_rank_is_an_effect(tmp_path: Path, after: bool, causes: list[str]) -> None:
+    error = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n'
+        f"[rank1]:     loss = model(x)\n{DDP.splitlines()[0].format(rank=1)}\n"
+    )
+    waits = TIMED_OUT.format(rank=1) if after else TIMED_OUT.format(rank=0)
+    (tmp_path / "job.log").write_text(waits + error if after else error + waits)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == causes
