@@ -54,7 +54,8 @@ def test_a_whole_traceback_of_ddp_without_a_rank_is_of_no_rank_in_particular(tmp
 
 TIMED_OUT = (
     "[rank{rank}]:[E1120 08:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
-    "timeout: WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600012 milliseconds\n"
+    "timeout: WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for "
+    "600012 milliseconds\n"
 )
 
 
