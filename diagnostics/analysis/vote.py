@@ -81,18 +81,19 @@ def behind(counts: Mapping[int, int], size: int) -> tuple[int, ...]:
     return ranks if is_minority(len(ranks), size) else ()
 
 
-def settled(call: tuple[GroupKey, int], right: Iterable[int], deviating: Iterable[int]) -> Vote:
+def settled(call: tuple[GroupKey, int], right: Iterable[int], deviating: Iterable[int], or_tie: bool = False) -> Vote:
     """Return the vote of two sides of which evidence of another kind than their sizes shows the right one.
 
-    `call` is the group and the position. The first rank of each side stands for it.
+    `call` is the group and the position. The first rank of each side stands for it. With `or_tie` only their sizes
+    show the right one, so that they are a tie if they are equally large.
     """
-    return Vote(*call, (tuple(right), tuple(deviating)), settled=True)
+    return Vote(*call, (tuple(right), tuple(deviating)), settled=not or_tie)
 
 
 def supported(vote: Vote, others: Sequence[int]) -> Vote:
-    """Settle a tie by other groups of this kind if their ranks issued the call of one of the tied sides only.
+    """Settle a tie if other evidence supports one of the tied sides only, such as other groups of this kind.
 
-    `others` says for each side how many ranks of other groups issued its call.
+    `others` says for each side how much supports it: how many ranks of other groups issued its call, or whether.
     """
     tied = [side for side in vote.sides if len(side) == len(vote.sides[0])]
     right = [side for side, count in zip(tied, others, strict=False) if count]

@@ -35,7 +35,7 @@ class Offer(NamedTuple):
     members: tuple[int, ...]
     """Global ranks of the members, by rank in the group."""
     agreed: tuple[object, ...]
-    """Attributes that must be equal on all members."""
+    """What must be equal on all members: simulated ranks know every part, so `!=` says what `identity.agree` says."""
     how: How
     reduce_op: str
     root: int

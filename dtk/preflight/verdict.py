@@ -100,7 +100,7 @@ def judge(
     recorded = evidence(records, outcome.progress, plain, mesh)
     report = explain(recorded, divergence_of(records, outcome.misfit, steps), source)
     waiting: dict[int, Waiting] = {}
-    stands: dict[str, list[int]] = {}
+    stands: dict[int, str] = {}
     for rank, progress in sorted(outcome.progress.items()):
         record = records[rank]
         if progress.pending is not None:
@@ -112,9 +112,9 @@ def judge(
             text = _end(record.end)
             if record.end.kind == "stalled":
                 waiting[rank] = Waiting(text)
-        stands.setdefault(text, []).append(rank)
-    most = sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
-    parts = [f"{'rank' if len(of) == 1 else 'ranks'} {format_ranks(tuple(of))} {text}" for text, of in most]
+        stands[rank] = text
+    most = count_votes(OF_JOB, 0, stands).sides[:MOST_PLACES]
+    parts = [f"{'rank' if len(of) == 1 else 'ranks'} {format_ranks(of)} {stands[of[0]]}" for of in most]
     own = ["hangs" if waiting else "fails", *(["made_up"] if made_up else [])]
     notes = (*(_TEXTS[row] for row in own), *report.notes)
     report = structs.replace(report, run_folder=None, notes=notes)

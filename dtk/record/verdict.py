@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from diagnostics.analysis.divergence.find import between
-from diagnostics.analysis.vote import count_votes, is_majority
+from diagnostics.analysis.vote import OF_JOB, count_votes, is_majority
 from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.contract.formatting import file_name, ranks_spoken
 from diagnostics.evidence.calls import Call
@@ -166,10 +166,9 @@ def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[Ring
 
 
 def _alike(places: list[Place]) -> list[list[Place]]:
-    sets: dict[tuple[str, str, str], list[Place]] = {}
-    for place in sorted(places, key=lambda p: p.rank):
-        sets.setdefault((place.group, place.call, place.site), []).append(place)
-    return sorted(sets.values(), key=lambda side: (-len(side), side[0].rank))
+    of_rank = {place.rank: place for place in places}
+    vote = count_votes(OF_JOB, 0, {rank: (place.group, place.call, place.site) for rank, place in of_rank.items()})
+    return [[of_rank[rank] for rank in side] for side in vote.sides]
 
 
 def desync_text(group: str, first_position: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:

@@ -17,7 +17,7 @@ from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import within
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.align import Survey
-from diagnostics.analysis.vote import Vote
+from diagnostics.analysis.vote import OF_JOB, count_votes, settled
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 
 MOST_RANKS = 256  # Ranks whose files are read again; of a larger job those that the caller names first.
@@ -109,9 +109,10 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
                 if at < rest or all(predict(role[0].tokens[:at], token) is None for token in sides):
                     roles += [(side, at + 1) for side in sides.values()]
                     break
-                majority, second = sorted(sides.values(), key=lambda side: -len(side))[:2]
-                if len(majority) == len(second) > 1:
+                vote = count_votes(OF_JOB, at, {program.rank: program.tokens[at] for program in role})
+                if vote.tie and len(vote.sides[0]) > 1:
                     break
+                majority = [program for program in role if program.rank in vote.sides[0]]
                 if (divergence := _deviation(survey, majority, role, at)) is not None:
                     yield divergence
                     break
@@ -127,14 +128,13 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     if not deviating:
         return None
     minority, peer = deviating[0]
-    rest = (rank for rank in of_majority if rank != peer.rank)
-    sides = ((peer.rank, *rest), tuple(program.rank for program, _ in deviating))
+    right, apart = {peer.rank: peer} | of_majority, [program.rank for program, _ in deviating]
     both = {program.rank: program for program in (peer, minority)}
     copies = dict[int, list[Call]]()
     for rank, program in both.items():  # Numbered over all groups, so that their calls are compared like one group's.
         own = enumerate(zip(program.calls, program.tokens, strict=True), 1)
         copies[rank] = [replace(call, seq=n, described=call.described._replace(wire=at.wire)) for n, (call, at) in own]
-    case = between(Vote(peer.calls[at].key, at + 1, sides), lambda rank, _: copies[rank])
+    case = between(settled((peer.calls[at].key, at + 1), right, apart, or_tie=True), lambda rank, _: copies[rank])
     if case is None:
         return None
     originals = {id(copy): call for rank in both for copy, call in zip(copies[rank], both[rank].calls, strict=True)}
@@ -143,7 +143,7 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
         return None  # Calls of two groups in another order, which the cycle of waits shows.
     calls = tuple(originals[id(call)] for call in case.explanation.calls)
     key = expected.key if case.minority_rank in survey.members(expected.key) else got.key
-    vote = Vote(key, expected.seq if key == expected.key else got.seq, tuple(map(tuple, map(sorted, sides))))
+    vote = settled((key, expected.seq if key == expected.key else got.seq), sorted(right), sorted(apart), or_tie=True)
     explanation = replace(case.explanation, calls=calls)
     return replace(case, vote=vote, majority=expected, minority=got, explanation=explanation)
 

@@ -97,10 +97,9 @@ def at_places(
 def misfit(pair: Misfit[Call]) -> Divergence:
     """Return the divergence of a send and a receive that match except for their sizes in bytes."""
     sent, taken = pair.calls
-    ends = pair.receiver, pair.sender
-    vote, term = Vote(sent.key, sent.seq, (ends,)), support("whole programs")
-    more: dict[str, Any] = {"culprits": tuple(sorted(ends)), "payload": (pair.sent, pair.expected)}
-    return edited(vote, (taken, sent), ("change", "within"), term, ranks=ends, **more)
+    ends, payload = (pair.receiver, pair.sender), (pair.sent, pair.expected)
+    vote, term = count_votes(sent.key, sent.seq, dict.fromkeys(ends)), support("whole programs")
+    return edited(vote, (taken, sent), ("change", "within"), term, ranks=ends, culprits=vote.present, payload=payload)
 
 
 def is_for_one_rank(divergence: Divergence) -> bool:

@@ -17,7 +17,7 @@ from diagnostics.analysis.divergence.explanation import Deviation, Explanation, 
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.identity import agree, in_backward, on_path, shared_path, within
 from diagnostics.analysis.divergence.sequences import predict
-from diagnostics.analysis.vote import is_majority, is_minority, settled
+from diagnostics.analysis.vote import OF_JOB, count_votes, is_majority, is_minority, settled, supported
 from diagnostics.contract.findings import LIKELY, POSSIBLE, PROBABLE, SEEN
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 from diagnostics.evidence.model import Frame
@@ -133,32 +133,33 @@ def compare_programs(programs: Iterable[Program], steps: int = 0) -> Divergence 
 
     None if the programs are equal, are more than `MOST_PROGRAMS` or have no majority (unless the job has 2 ranks), or
     if the difference is of another kind. `steps` is the requested number of iterations, which shows which of two
-    equally large sides is right; 0 = unknown.
+    equally large sides is right, unless one began more; 0 = unknown.
     """
-    by_program: dict[tuple[object, ...], list[Program]] = {}
+    different: dict[tuple[object, ...], Program] = {}
+    of_rank: dict[int, Program] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
-        by_program.setdefault((program.paths, program.iterations), []).append(program)
-    merged = ((same[0], sorted(rank for side in same for rank in side.ranks)) for same in by_program.values())
-    sides = [replace(first, ranks=tuple(ranks)) for first, ranks in merged]
-    sides.sort(key=lambda side: (-len(side.ranks), side.iterations != steps, side.ranks))
-    if not 1 < len(sides) <= MOST_PROGRAMS:
+        same = different.setdefault((program.paths, program.iterations), program)
+        of_rank |= dict.fromkeys(program.ranks, same)
+    vote = count_votes(OF_JOB, 0, {rank: same.ranks for rank, same in of_rank.items()})
+    if not 1 < len(vote.sides) <= MOST_PROGRAMS:
         return None
-    majority = sides[0]
-    others_stop_early = sides[1].iterations < majority.iterations == steps
-    tie = len(sides[1].ranks) == len(majority.ranks) and not others_stop_early
-    everyone = {rank for side in sides for rank in side.ranks}
-    if tie and len(everyone) > 2:
+    most = max(of_rank[side[0]].iterations for side in vote.sides if len(side) == len(vote.sides[0]))
+    vote = supported(vote, [of_rank[side[0]].iterations == most == steps for side in vote.sides])
+    majority, *others = (replace(of_rank[ranks[0]], ranks=ranks) for ranks in vote.sides)
+    if vote.tie and len(vote.present) > 2:
         return None
-    compared = [result for side in sides[1:] if (result := _compare(majority, side, tie=tie)) is not None]
+    compared = [result for side in others if (result := _compare(majority, side, tie=vote.tie)) is not None]
     if not compared:
         return None
     first = min(compared, key=lambda result: (result[0], result[1].culprits))[1]
     lines = first.kind, first.majority.site, first.minority.site
     same_lines = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
     culprits = tuple(sorted(rank for divergence in same_lines for rank in divergence.culprits))
-    if not (is_minority(len(culprits), len(everyone)) or tie or others_stop_early):
+    stop_early = all(of_rank[rank].iterations < majority.iterations == steps for rank in culprits)
+    if not (is_minority(len(culprits), len(vote.present)) or vote.tie or vote.settled or stop_early):
         return None
-    vote = replace(first.vote, sides=(tuple(sorted(everyone - {*culprits})), culprits), settled=not tie)
+    right = sorted({*vote.present} - {*culprits})
+    vote = settled((first.vote.key, first.vote.position), right, culprits, or_tie=vote.tie)
     return replace(first, culprits=vote.minority, vote=vote, tie=vote.tie)
 
 

@@ -6,7 +6,7 @@ from array import array
 from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
-from dtk.preflight.calls import NEW_GROUP, End, Program, Record, Tape
+from dtk.preflight.calls import NEW_GROUP, WIRES, End, Program, Record, Tape
 from tests.unit.preflight.programs import blocking, entry, record
 
 WORLD = Group("0", (0, 1), "default_pg")
@@ -84,3 +84,11 @@ def test_groups_of_one_name_are_told_apart_and_new_groups_show_their_ranks() -> 
     assert [group.name for group in tape.groups] == ["0", "0#1"]
     begin(tape, NEW_GROUP, splits="[4,7]")
     assert tape.program().entries[0].sizes == "[[4,7]]"
+
+
+def test_two_calls_of_one_operation_know_the_same_parts() -> None:
+    """So that ranks whose `Wire`s differ in any part do not agree, and `pool.Results` may compare them as a whole."""
+    typed: dict[str, set[bool]] = {}
+    for wire, is_typed in WIRES.values():
+        typed.setdefault(wire, set()).add(is_typed)
+    assert len(typed) > 10 and all(len(kinds) == 1 for kinds in typed.values())

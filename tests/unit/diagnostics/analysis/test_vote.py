@@ -47,6 +47,12 @@ def test_what_settles_a_vote_decides_against_more_ranks() -> None:
     assert not settled((DEFAULT, 7), [0], [1]).tie
 
 
+@pytest.mark.parametrize(("deviating", "tie"), [([1], False), ([1, 2], True), ([1, 2, 3], False)])
+def test_sides_that_only_their_sizes_divide_may_be_a_tie(deviating: list[int], tie: bool) -> None:
+    vote = settled((DEFAULT, 7), [5, 6], deviating, or_tie=True)
+    assert (vote.tie, vote.sides) == (tie, ((5, 6), tuple(deviating)))
+
+
 @pytest.mark.parametrize(
     ("others", "minority"),
     [

@@ -151,6 +151,20 @@ def test_the_half_that_stops_early_is_at_fault() -> None:
     assert (divergence.kind, divergence.tie, divergence.culprits) == ("fewer_iterations", False, (0, 2))
 
 
+@pytest.mark.parametrize(("iterations", "culprits"), [((1, 1), (1, 2)), ((1, 2), None)])
+def test_half_of_the_ranks_are_at_fault_if_all_stop_early(
+    iterations: tuple[int, int], culprits: tuple[int, ...] | None
+) -> None:
+    """Where no number of ranks is a majority, the requested steps count against the ranks that began fewer only."""
+    programs = [
+        program((0, 3), [A, B, C] * 3),
+        program((1,), [A, B, C], iterations[0]),
+        program((2,), [A, B, C] * 2, iterations[1]),
+    ]
+    divergence = compare_programs(programs, 2)
+    assert (divergence and divergence.culprits) == culprits
+
+
 def test_ranks_that_differ_alike_are_blamed_together() -> None:
     five = {KEY: (0, 1, 2, 3, 4)}
     programs = [
