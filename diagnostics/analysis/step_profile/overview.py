@@ -202,6 +202,8 @@ def overview(evidence: Evidence) -> Overview:
     if traced:
         evidence.inside["trace" if evidence.handles(TraceFile) else "nsys"] = {profile.rank for profile in profiles}
     world_size = evidence.world_size or next((profile.world_size for profile in profiles if profile.world_size), None)
+    several = (fact.fields.get("nranks") or 2 for fact in evidence.facts if fact.kind.startswith("several_"))
+    world_size = world_size or max(several, default=None)  # Else a log may show that there are at least so many.
     records: list[RingFile | FlightFile] = [*evidence.handles(RingFile), *evidence.handles(FlightFile)]
     view = Overview(
         profiles=profiles, traced=traced, world_size=world_size, run=evidence.run,

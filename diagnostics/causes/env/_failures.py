@@ -52,7 +52,7 @@ def failure_cause(file: str) -> Cause[Stall]:
             if fact.kind in (*table["kinds"], *_ANY_KIND):
                 yield from named(fact.text, fact.text, fact.rank, fact.file, fact.line)
         for error in job.errors:
-            yield from named(error.message, "", error.rank, error.file, error.line)
+            yield from named(f"{error.type}: {error.message}", "", error.rank, error.file, error.line)
 
     def decide(stall: Stall) -> Finding:
         job, elsewhere = stall.job.evidence, table.get("elsewhere", "")

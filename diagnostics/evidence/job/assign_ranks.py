@@ -53,8 +53,8 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
             local_rank = -1 - error.rank if rank is None and error.rank is not None else None
             evidence.errors.append(replace(error, rank=rank, local_rank=local_rank))
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
-        if contents.speak - {0}:
-            evidence.facts.append(LogFact("several_processes", None, contents.file))
+        if others := contents.speak - {0}:
+            evidence.facts.append(LogFact("several_processes", None, contents.file, fields={"nranks": max(others) + 1}))
 
 
 def _offset(read: Contents, on_one_node: bool) -> int | None:

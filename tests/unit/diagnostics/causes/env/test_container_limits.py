@@ -42,6 +42,25 @@ def test_texts_of_libraries(tmp_path: Path, line: str, limit: str) -> None:
     assert root.cause == ID and limit in text_of(root).summary
 
 
+IN_PROGRAM = 'Traceback (most recent call last):\n  File "/job/t.py", line 4, in <module>\n    f()\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("RuntimeError: Resource temporarily unavailable", ID),  # std::thread of torch, through pybind11.
+        ("RuntimeError: can't start new thread", ID),
+        ("zmq.error.Again: Resource temporarily unavailable", "hang.rank_raised"),
+        ("queue.Empty: Resource temporarily unavailable", "hang.rank_raised"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "hang.rank_raised"),
+    ],
+)
+def test_eagain_is_a_limit_only_where_a_thread_or_process_was_created(tmp_path: Path, error: str, cause: str) -> None:
+    (tmp_path / "rank_2.log").write_text(f"{IN_PROGRAM}{error}\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (cause, (2,))
+
+
 SHARED = "RuntimeError: unable to open shared memory object </torch_4711_22> in read-write mode"
 
 

@@ -41,6 +41,10 @@ def of(folder: Path, text: str) -> Report:
     [
         (HANGUP, "SIGHUP: the terminal"),
         (STEPS + TERMINATED, "SIGTERM"),
+        (
+            STEPS + "W1105 10:30:20.1 51 torch/x/api.py:719] Received Signals.SIGTERM death signal, shutting\n",
+            "SIGTERM",
+        ),
         ("[2026-02-27T21:35:32.1Z] fa88 || WARNING: torch.distributed.elastic:Received 15 death signal\n", "SIGTERM"),
         (STEPS + SLURM.format("DUE TO TIME LIMIT "), "time limit"),
         (SLURM.format("DUE TO PREEMPTION ") + RAISED, "preempted"),
