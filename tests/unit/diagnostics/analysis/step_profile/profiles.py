@@ -40,7 +40,7 @@ def rank(number: int, *calls: CallProfile, steps: list[StepProfile] | None = Non
         "window": Breakdown(wall=2000, compute=1000, idle=500), "outside": 0, "busy_devices": {}, "by_group": {},
         "by_phase": {}, "hta": None, "copies": [], "gaps": [], "recognized_by": {}, "unknown": {}, "fused": {},
         "kernels": 1, "kernel_ns": 1000, "operations": {}, "blocking": 0.0, "long_kernels": 0, "search_ns": 0,
-        "devices": True, "compiled": False, "settings": {}, "marked": True,
+        "on_accelerator": True, "compiled": False, "settings": {}, "marked": True,
     }  # fmt: skip
     return RankProfile(rank=number, groups=groups, steps=steps or [step()], calls=list(calls), **{**facts, **more})
 
