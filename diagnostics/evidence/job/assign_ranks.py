@@ -87,7 +87,7 @@ def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
     # A launcher's own log shows one node if its local ranks fill all gaps between the ranks from 0 on that speak there;
     # if there are none, such as where all ranks of two nodes speak, if it started as many processes as there are ranks.
     own = {-1 - rank if rank < 0 else rank for ranks in local for rank in ranks}
-    pids = {fact.fields.get("pid") for fact in facts if fact.kind in ("torchrun_failed", "torchrun_signal")}
+    pids = {f.fields["pid"] for f in facts if f.kind in ("torchrun_failed", "torchrun_signal") and "pid" in f.fields}
     shown = (own - named or len(pids) == len(own)) and own == {*range(max(named, default=-1) + 1)} and most <= len(own)
     single = max(len(prefixed), len(local)) <= 1 and bool(on_one_node or prefixed or shown)
     return single and begins and all(most <= read.local for read in prefixed)

@@ -286,7 +286,7 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
 def _whole_list(evidence: Evidence) -> LogFact | None:
     """Return torchrun's only list, if it holds all processes of its node that failed or were stopped."""
     lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
-    ended = {fact.fields.get("pid") for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")}
+    ended = {f.fields.get("pid") for f in evidence.facts if f.kind in ("torchrun_signal", "torchrun_failed")} - {None}
     whole = [fact for fact in lists if 0 < len(fact.fields["ranks"]) == len(fact.fields["pids"])]
     return whole[0] if len(lists) == 1 and whole and ended and ended <= {*whole[0].fields["pids"]} else None
 

@@ -15,6 +15,7 @@ from diagnostics.evidence.readers import watch
 from diagnostics.tree.arbitrate import arbitrate
 from diagnostics.tree.load import built_in
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, outcome
+from tests.trace_generator import Simulator, write
 
 
 def finding_of(cause: str, status: Any = "confirmed", confidence: float = 0.9) -> Finding:
@@ -139,3 +140,28 @@ def test_what_raised_at_once_did_not_hang(tmp_path: Path, then: str, expected: s
     (tmp_path / "train.log").write_text(NO_INTERFACE + last + then)
     report = diagnose(tmp_path)
     assert (report.root_causes[0].cause, report.outcome) == ("env.wrong_interface", expected)
+
+
+LOSSES = "".join(f"step {step} loss 2\n" for step in range(1, 4))
+CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+
+
+@pytest.mark.parametrize(
+    ("log", "outcome"),
+    [
+        (LOSSES, "healthy"),
+        (LOSSES + "retry on ChildFailedError: 3 times\n", "healthy"),
+        (LOSSES + CHILD_FAILED, "undecided"),
+        (f"{LOSSES}{CHILD_FAILED}{60 * '='}\ntrain.py FAILED\n{60 * '-'}\nFailures:\n", "undecided"),
+    ],
+)
+def test_a_log_that_is_cut_before_torchruns_list_shows_no_good_health(tmp_path: Path, log: str, outcome: str) -> None:
+    sim = Simulator(ranks=1)
+    for _ in range(100):
+        sim.kernel(100.0)
+    (tmp_path / "job.log").write_text(log)
+    alone = diagnose(tmp_path)
+    assert (alone.outcome, "no known problem" in alone.statement) == ("undecided", outcome == "healthy")
+    assert any("ChildFailedError" in note for note in alone.notes) == (outcome != "healthy")
+    write(sim, tmp_path)
+    assert diagnose(tmp_path).outcome == outcome

@@ -72,8 +72,10 @@ def test_a_task_of_slurm_is_a_rank_unless_torchrun_ran_in_it(with_torchrun: bool
 def test_the_rank_that_torchrun_does_not_list_had_ended() -> None:
     listed = LogFact("torchrun_list", None, "out", 9, "x", {"ranks": [0, 2], "pids": [10, 12]})
     stopped = LogFact("torchrun_signal", None, "out", 5, "x", {"pid": 12})
-    endings = rank_endings(evidence(error(0, "RuntimeError", GLOO), facts=(listed, stopped)))
-    assert endings[1].in_order and endings[0].kind == "lost_peer"
+    last = LogFact("torchrun_failed", None, "out", 7, "ChildFailedError:")  # Which names no process.
+    for facts in ((listed, stopped), (listed, stopped, last)):
+        endings = rank_endings(evidence(error(0, "RuntimeError", GLOO), facts=facts))
+        assert endings[1].in_order and endings[0].kind == "lost_peer"
     assert 1 not in rank_endings(evidence(error(0, "KeyError", "'x'"), facts=(listed, stopped)))
 
 

@@ -175,6 +175,9 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
              "name: EADDRINUSE, message: address already in use", "port_in_use", None, {"port": 29500}),
     "torchrun": ("E1121 14:03:57 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1 "
                  "(pid: 7349) of binary: /usr/bin/python3", "torchrun_failed", None, {"exit_code": -6, "local_rank": 1}),
+    "torchrun's last word": (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "torchrun_failed", None, {}),
+    "the size of the world or of a group": ("config: 'world_size': 16, tp: 2", "several_processes", None, {"nranks": 16}),
     "torchrun without the list's form": (
         "E1 torch/api.py:1002] failed (exitcode: -9) of a worker with local_rank: 3", "torchrun_failed", None,
         {"exit_code": -9, "local_rank": 3}),
@@ -301,12 +304,15 @@ def test_other_numbers_of_nodes(tmp_path: Path, line: str, kinds: list[str]) -> 
         "srun: error: node3: task 1: Terminated",
         "job 7 Terminated by the user",
         "Pod: jobs.net-worker-1 exited with code 0",
+        "docs: a ChildFailedError: means that a worker failed",
+        "ready in the store (world_size=8, timeout=0:30:00)",
+        "world_size=1 my_world_size=4 world_size=0.5",
         "peer access is supported between these devices",
     ],
 )
 def test_lines_of_other_processes(tmp_path: Path, line: str) -> None:
     kinds = {fact.kind for fact in scan(tmp_path / "x.log", f"{line}\n").facts}
-    assert not kinds & {"job_stopped", "torchrun_failed", "p2p_refused"}
+    assert not kinds & {"job_stopped", "torchrun_failed", "p2p_refused", "several_processes"}
 
 
 def test_healthy_lines_say_nothing(tmp_path: Path) -> None:
