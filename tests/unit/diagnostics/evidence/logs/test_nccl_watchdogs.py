@@ -75,7 +75,7 @@ def test_the_work_is_linear_in_the_ranks(tmp_path: Path) -> None:
 
 
 def test_lines_of_any_number_of_ranks_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl, "MOST", 100)
+    monkeypatch.setattr(nccl, "MOST_WATCHDOG_LINES", 100)
     folded, facts = nccl.Watchdogs(), list[LogFact]()
     for rank in range(5000):
         for seq in range(2):
