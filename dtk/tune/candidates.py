@@ -71,13 +71,13 @@ def units(config: Config, world_size: int, values: Sequence[str]) -> list[Candid
 
 def _present(config: Config, world_size: int, gradients_in: str, key: str) -> Any:
     """Return the value of a strategy's key, which the job has if its gradients travel in `buckets` or `units`."""
-    cut = config.parallel.cut
-    use = overrides_for(gradients_in, config.strategy, config.mesh(world_size), cut)
+    use = overrides_for(gradients_in, config.strategy, config.mesh(world_size), config.parallel.cut)
     value = getattr(config.strategy, key.partition(".")[2], None)
     if use or value is None:  # A variant for this mesh may have units, but not the key.
         *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
         use, names = use or f"strategy={preferred(gradients_in)}", f"{', '.join(rest)} and {last}"
-        raise _errors(f"no_{gradients_in}", c=config, cut=" ".join(cut), names=names, key=key, use=use)
+        row = "no_buckets" if gradients_in == "buckets" else "no_units"
+        raise _errors(row, c=config, cut=" ".join(config.parallel.cut), names=names, key=key, use=use)
     return value
 
 
