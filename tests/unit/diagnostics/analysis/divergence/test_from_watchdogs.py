@@ -205,7 +205,7 @@ def test_a_line_that_was_not_kept_was_not_left_out(tmp_path: Path, monkeypatch: 
     ]
     with (tmp_path / "console.log").open("a") as log:
         log.write(in_group(1, "1(mesh_dp)", 1, seq=77, op="_ALLGATHER_BASE"))
-    monkeypatch.setattr(nccl, "MOST", sum(fact.kind in nccl.WATCHDOGS for fact in evidence.facts))
+    monkeypatch.setattr(nccl, "MOST_WATCHDOG_LINES", sum(fact.kind in nccl.WATCHDOGS for fact in evidence.facts))
     cut = gather(tmp_path, Limits())
     assert cut.is_cut and not [finding.cause for finding in detect(cut) if finding.status == "confirmed"]
 

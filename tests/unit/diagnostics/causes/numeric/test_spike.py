@@ -133,7 +133,7 @@ def test_two_series_by_turns_in_one_log_are_no_spike(tmp_path: Path, other: int)
     assert causes(tmp_path, log("hf", losses, [1.0] * len(losses))) == []
     report = diagnose(tmp_path)
     spike = next(decided.finding for decided in report.findings if decided.finding.cause == "numeric.spike")
-    assert spike.status == "ruled_out" and "alternates" in text_of(spike).measured
+    assert spike.status == "ruled_out" and "alternated" in text_of(spike).measured
 
 
 def test_losses_of_evaluations_are_none_of_the_training(tmp_path: Path) -> None:
