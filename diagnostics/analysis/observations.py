@@ -41,16 +41,16 @@ class Observation(Struct, frozen=True):
         roots = (integer(self.call.get(name), 0, world) for name in ("src", "dst"))
         return next((root for root in roots if root is not None), None)
 
-    def members(self, rank: int, world: int) -> tuple[int, ...]:
-        """Return the ranks of the group that its call is in; empty if that is not certain.
+    def members(self, rank: int, everyone: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks of the group that its call is in, of `everyone` in the job; empty if that is not certain.
 
         Gloo connects any two members of a group. The first group is that of all ranks; the others must have the same
         members, as a stack does not show which of them it is.
         """
         if self.call.get("group") != "other":
-            return tuple(range(world)) if "group" in self.call else ()
-        shared = {peer: self.connections.get(peer, 0) - 1 for peer in range(world) if peer != rank}
-        certain = {*shared.values()} <= {0, (self.groups or 1) - 1}
+            return everyone if "group" in self.call else ()
+        shared = {peer: count - 1 for peer, count in self.connections.items() if peer != rank}
+        certain = len(shared) == len(everyone) - 1 and {*shared.values()} <= {0, (self.groups or 1) - 1}
         return tuple(sorted({rank, *filter(shared.get, shared)})) if certain else ()
 
     @property

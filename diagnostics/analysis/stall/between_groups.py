@@ -26,7 +26,8 @@ def between_groups(
     two alone: in one group it would have completed. Stacks do not show what was called before, so the lines must show
     that no rank is a round of a loop ahead.
     """
-    waits, members = WaitGraph(), {rank: observed[rank].members(rank, job.world()) for rank in inside}
+    waits, everyone = WaitGraph(), tuple(range(job.world()))
+    members = {rank: observed[rank].members(rank, everyone) for rank in inside}
     for rank, ranks in ((rank, ranks) for rank, ranks in members.items() if ranks):
         place, same = inside[rank], [peer for peer in inside if members[peer] == ranks]
         variables = {peer: observed[peer].call.get("name", "").rpartition(":") for peer in same}

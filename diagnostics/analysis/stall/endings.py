@@ -62,9 +62,8 @@ class FirstEndings(Struct, frozen=True):
     gave_up: Ending | None
     """Ending of a victim whose traceback shows where it waited; only for ranks that exited normally."""
     model: Literal["", "all_but_0", "counted", "either"] = ""
-    """How it is known whose model differs: DDP compared the parameters of all ranks with those of rank 0, which itself
-    never raises, so it is rank 0's if all others raised, or either if there are two ranks; or each rank raised how many
-    it has."""
+    """How it is known whose model differs: all but rank 0 raised, with whose parameters DDP compares the others' (of two
+    ranks: either); or each rank raised how many it has."""
 
     @property
     def first(self) -> Ending:

@@ -45,7 +45,7 @@ def from_observations(
             return Startup(starts, tuple(inside), (), (), blocked_s) if len(inside) == job.world() else None
         if blocked_s >= STALL_S and groups == {"default"} and (roots := _roots_differ(job, observed, inside)):
             return roots
-        if blocked_s >= STALL_S and (crossed := between_groups(job, observed, inside)):
+        if blocked_s >= STALL_S and "other" in groups and (crossed := between_groups(job, observed, inside)):
             return crossed
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
         if divergence is None or not divergence.culprits or ("other" in groups and not is_for_one_rank(divergence)):

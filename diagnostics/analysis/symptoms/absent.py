@@ -9,7 +9,7 @@ from diagnostics.analysis.symptoms.state import Waiting
 from diagnostics.analysis.symptoms.waits import within
 from diagnostics.analysis.vote import is_majority, is_minority
 from diagnostics.contract.formatting import UNNAMED as NOBODY
-from diagnostics.evidence.calls import ROOTED
+from diagnostics.evidence.calls import ROOTED, TRANSFERS
 from diagnostics.evidence.endings import Ending, of_error, of_srun
 from diagnostics.evidence.model import Evidence, LogFact
 
@@ -74,8 +74,8 @@ def possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
     """
     sites = within(victims)
     late = {end.rank for end in victims if end.kind == "lost_peer"} & sites.keys()
-    ops = {op.removeprefix("i") for op, _ in sites.values()}
-    one_sided = len({*sites.values()}) > 1 or ops & (ROOTED | {"send", "recv"}) or late == sites.keys()
+    ops = {op for op, _ in sites.values()}
+    one_sided = len({*sites.values()}) > 1 or ops & (ROOTED | TRANSFERS) or late == sites.keys()
     return () if one_sided or NOBODY in sites else tuple(sorted(late))
 
 

@@ -61,8 +61,8 @@ def decide(stall: Stall) -> Finding:
 
 
 def _met(stall: Stall, case: Meeting) -> Finding:
-    """Return the finding about ranks that stacks show while a group is created. It is known only that none is past it
-    if all have left a stack, and that others are missing if their number is known.
+    """Return the finding about ranks whose stacks are in the creation of a group. Which ranks are missing is known if
+    the world size is; that no rank is past it, if all left a stack.
     """
     ranks, world = tuple(case.sites), stall.job.evidence.world_size
     row, confidence = ("left_nothing", level.OPEN) if case.missing else ("all_there", level.PLAUSIBLE)

@@ -95,6 +95,8 @@ LATER = LogFact("nccl_net", 0, "job.log", 9, "NCCL INFO Using network Socket", {
     ("key", "absent"),
     [
         ("/default_pg/0//cpu//0/3", "The address of rank 3 is missing"),
+        ("/default_pg/0//736781914428f04736f327d95027de1d//cpu//0/1", ""),
+        ("/default_pg/0//1//cpu//0/1", ""),
         ("/default_pg/0//cuda//ncclUniqueId:0", ""),
         ("/torchelastic/role_info/3", ""),
     ],
