@@ -62,7 +62,7 @@ class FirstEndings(Struct, frozen=True):
     gave_up: Ending | None
     """Ending of a victim whose traceback shows where it waited; only for ranks that exited normally."""
     model: Literal["", "all_but_0", "counted", "either"] = ""
-    """How it is known whose model differs: all but rank 0 raised, with whose parameters DDP compares the others' (of two
+    """How it is known whose model differs: all but rank 0 raised, with whose parameters DDP compares the others' (of 2
     ranks: either); or each rank raised how many it has."""
 
     @property
