@@ -8,17 +8,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence import loop_exit, sequences
-from diagnostics.analysis.divergence.evidence_terms import (
-    CERTAIN_AFTER,
-    OCCASIONAL,
-    SHOWS_WHO,
-    Support,
-    Term,
-    position,
-    probability,
-    support,
-)
+from diagnostics.analysis.divergence import evidence_terms, loop_exit, sequences
+from diagnostics.analysis.divergence.evidence_terms import Support, Term, position, support
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement, split_at
 from diagnostics.analysis.divergence.sequences import common_prefixes, predict
 from diagnostics.contract.files import table_beside
@@ -117,13 +108,13 @@ class Explanation(Struct, frozen=True):
     @property
     def confidence(self) -> float:
         """Probability of the kind, from the sum of the terms' weights."""
-        return probability(abs(sum(term.weight for term in self.terms)))
+        return evidence_terms.probability(abs(sum(term.weight for term in self.terms)))
 
     @property
     def self_evident(self) -> bool:
         """Whether the program or the minority's own calls show that it deviates, whatever the sizes of the sides."""
         names = {term.name for term in self.terms}
-        return bool(names & SHOWS_WHO) or names >= OCCASIONAL
+        return bool(names & evidence_terms.SHOWS_WHO) or names >= evidence_terms.OCCASIONAL
 
 
 def explain(majority: list[Call], minority: list[Call], position: int) -> Explanation:
@@ -169,7 +160,7 @@ def or_main_rank_only(explanation: Explanation) -> Explanation:
     """
     if explanation.place != "after" or explanation.deviation != "insert":
         return explanation
-    is_certain = any(term.name in CERTAIN_AFTER for term in explanation.terms)
+    is_certain = any(term.name in evidence_terms.CERTAIN_AFTER for term in explanation.terms)
     return explanation if is_certain else replace(explanation, alternatives=("added",))
 
 

@@ -13,15 +13,8 @@ from diagnostics.analysis.divergence.explanation import Deviation, what_meets
 from diagnostics.analysis.divergence.find import Divergence, between, edited
 from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.divergence.single_calls import at_places, made_alone, passed, unknown
-from diagnostics.analysis.histories.watchdog_lines import (
-    NEAR,
-    UNNAMED,
-    GroupLog,
-    Wait,
-    enqueued_behind,
-    members_of,
-    site_of,
-)
+from diagnostics.analysis.histories import watchdog_lines
+from diagnostics.analysis.histories.watchdog_lines import GroupLog, Wait, members_of, site_of
 from diagnostics.analysis.vote import Vote, count_votes, settled, supported
 from diagnostics.contract.findings import WATCHDOGS
 from diagnostics.evidence.calls import GroupKey
@@ -48,14 +41,14 @@ def _cases(
     evidence: Evidence, groups: list[GroupLog], world: int, any_ended: bool
 ) -> Iterator[Divergence | GroupLog | None]:
     idle, groups = [group for group in groups if not group.waits], [group for group in groups if group.waits]
-    behind = enqueued_behind(groups)
+    behind = watchdog_lines.enqueued_behind(groups)
     clear = [group for group in groups if not group.mixed]
     clear.sort(key=lambda group: all((group.name, rank) in behind for rank in group.waits))
     complete = [group for group in clear if _complete(evidence, group, groups)]
     busy = {rank for group in groups for rank in group.waits}
     yield from (_mismatch(evidence, group, clear) for group in complete)
     if not any_ended:
-        yield from (_gap(evidence, group, busy) for group in clear if group.name != UNNAMED)
+        yield from (_gap(evidence, group, busy) for group in clear if group.name != watchdog_lines.UNNAMED)
     if not evidence.is_cut:
         yield _missed(clear, behind, world)
     yield from (_drift(group, world) for group in (*complete, *idle))
@@ -64,7 +57,7 @@ def _cases(
 
 def _complete(evidence: Evidence, group: GroupLog, groups: list[GroupLog]) -> bool:
     """Return whether a group's lines are comparable: unnamed ones need one from every rank and no named group."""
-    if group.name != UNNAMED:
+    if group.name != watchdog_lines.UNNAMED:
         return True
     sizes = filter(None, (members_of(wait.fact) for wait in group.waits.values()))
     world = evidence.world_size or max(sizes, default=max(len(group.waits), _SIDE))
@@ -86,9 +79,9 @@ def _mismatch(evidence: Evidence, group: GroupLog, groups: Iterable[GroupLog]) -
     if case.explanation.terms[0].name in GUESSES or (is_other and case.explanation.deviation == "change"):
         met = what_meets(case.majority, case.minority, "single position", is_other=is_other)
         case = replace(case, explanation=met)
-    limit = WATCHDOGS["unnamed" if case.tie or group.name == UNNAMED else "named"]
+    limit = WATCHDOGS["unnamed" if case.tie or group.name == watchdog_lines.UNNAMED else "named"]
     lines = tuple(wait.fact for wait in (*sides[1:4], sides[0]))
-    return replace(case, groups_known=group.name != UNNAMED, limit=limit, lines=lines)
+    return replace(case, groups_known=group.name != watchdog_lines.UNNAMED, limit=limit, lines=lines)
 
 
 def _is_other_call(group: GroupLog, vote: Vote, sides: Sequence[Wait]) -> bool:
@@ -132,7 +125,7 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
         votes = [{enqueued.get(rank) for rank in side} == counts for side in vote.sides]
     vote = supported(vote, votes)
     # Two groups may share a number: only a majority or a name shows that the ranks belong together.
-    certain = group.default or group.name == UNNAMED or group.has_guid or not vote.tie
+    certain = group.default or group.name == watchdog_lines.UNNAMED or group.has_guid or not vote.tie
     return vote if len(vote.sides) > 1 and certain else None
 
 
@@ -198,8 +191,8 @@ def _drift(group: GroupLog, world: int) -> Divergence | None:
     least, waiting = min(completed[rank] for rank in ahead), [rank for rank in behind if rank in group.waits]
     if not waiting or group.waits[waiting[0]].name not in TOGETHER:
         is_whole = len(completed) == world or (bool(group.desc) and not group.default)
-        is_near = position > NEAR * least  # Else it may be the number of a send or a receive.
-        is_one_time = group.name != UNNAMED and not group.is_old(behind, ahead)
+        is_near = position > watchdog_lines.NEAR * least  # Else it may be the number of a send or a receive.
+        is_one_time = group.name != watchdog_lines.UNNAMED and not group.is_old(behind, ahead)
         if least - position < _MANY or not (is_near and is_whole and is_one_time):
             return None
     first = group.waits[waiting[0]] if waiting else None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence, find as find_divergences
-from diagnostics.analysis.divergence.roots import differing_roots
+from diagnostics.analysis.divergence.single_calls import differing_roots
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.histories.watchdog_lines import GroupLog
 from diagnostics.analysis.observations import observations

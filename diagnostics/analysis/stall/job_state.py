@@ -16,13 +16,7 @@ from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
 from diagnostics.evidence.endings import Ending, kind_of_exception
-from diagnostics.evidence.job.rank_endings import (
-    add_unnamed,
-    after_timeout,
-    peer_vanished,
-    rank_endings,
-    settle_exit_codes,
-)
+from diagnostics.evidence.job import rank_endings
 from diagnostics.evidence.logs.patterns import ZONE_S
 from diagnostics.evidence.model import Evidence, LogFact, Stacks, Thread
 from diagnostics.evidence.readers import watch
@@ -173,7 +167,7 @@ class JobState(Struct):
 
     def peer_vanished(self) -> bool:
         """Return whether a connection broke although nothing timed out: some process ended before all others."""
-        return peer_vanished(self.evidence, self.endings)
+        return rank_endings.peer_vanished(self.evidence, self.endings)
 
     def without_ending(self) -> list[int]:
         """Return the ranks without a recorded ending, if connections broke or records end at different positions."""
@@ -202,17 +196,17 @@ def build(evidence: Evidence) -> JobState:
     waits = graph.build(reading.survey, {fact.rank for fact in evidence.facts if fact.kind == SIZES})
     world = evidence.world_size or reading.survey.world()
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]
-    endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)
+    endings = rank_endings.add_unnamed(evidence, rank_endings.rank_endings(evidence), not_waiting)
     hang = any(fact.kind in HANG_FACTS for fact in evidence.facts)
     unlinked = any(fact.kind == "nccl_ib_error" or "failed" in fact.fields for fact in evidence.facts)
     others_wait = bool(waits.of_rank or evidence.stacks) or hang or unlinked
-    job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
+    job = JobState(evidence, reading, waits, rank_endings.settle_exit_codes(endings, others_wait))
     early = {rank: end for rank, end in job.endings.items() if end.exited_early}
     # The message of an exception; the launcher's words on an exit may name the process.
     ways = {rank: (end.exit_code, end.signal, end.type, end.type and end.message) for rank, end in early.items()}
     alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
     late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
-    late |= after_timeout(evidence, job.endings) | _after_another(early)
+    late |= rank_endings.after_timeout(evidence, job.endings) | _after_another(early)
     # Whatever ends a rank no earlier than another one gave up is later than the wait: torchrun, for one, sends SIGKILL
     # 30 s after the first failure to ranks that its SIGTERM did not end. Memory that ran out has a record of its own.
     true_s = job.survey.clocks.true_s

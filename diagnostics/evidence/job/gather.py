@@ -16,16 +16,8 @@ from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
-from diagnostics.evidence.job import assign_ranks, run_folder
+from diagnostics.evidence.job import assign_ranks, choose, run_folder
 from diagnostics.evidence.job.assign_ranks import Claims
-from diagnostics.evidence.job.choose import (
-    leave,
-    of_after_end,
-    of_other_times,
-    one_per_rank,
-    refuse_mixed_times,
-    set_aside,
-)
 from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.job.walk import Walk, is_ruled_out
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
@@ -239,10 +231,10 @@ class _Gathering(Struct):
         traces = list(evidence.handles(TraceFile))
         for reader in readers():
             if handles := evidence.files.get(reader.kind):
-                chosen = one_per_rank(reader, handles, evidence)
+                chosen = choose.one_per_rank(reader, handles, evidence)
                 chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
                 evidence.files[reader.kind] = chosen
-        self.read = set_aside(evidence, self.files, self.read)
+        self.read = choose.set_aside(evidence, self.files, self.read)
         assign_ranks.assign_ranks(evidence, self.read)
         evidence.launched = assign_ranks.launched(self.owners, self.read)
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None
@@ -252,8 +244,8 @@ class _Gathering(Struct):
         assign_ranks.adopt_spied(evidence)
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
-        refuse_mixed_times(evidence, traces)
-        leave(evidence, of_other_times(evidence) | of_after_end(evidence))
+        choose.refuse_mixed_times(evidence, traces)
+        choose.leave(evidence, choose.of_other_times(evidence) | choose.of_after_end(evidence))
         assign_ranks.settle_world_size(evidence, self.claims)
         assign_ranks.adopt_single(evidence)
         assign_ranks.take_environment(evidence)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.roots import deviating_rank, stuck_ranks
+from diagnostics.analysis.divergence.single_calls import deviating_rank, stuck_ranks
 from diagnostics.analysis.stall import job_state
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose

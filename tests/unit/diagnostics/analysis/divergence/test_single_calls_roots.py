@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.divergence.roots import deviating_rank, stuck_ranks
+from diagnostics.analysis.divergence.single_calls import deviating_rank, stuck_ranks
 from diagnostics.analysis.stall.explain import roots_differ
 from diagnostics.contract.findings import OPEN, POSSIBLE
 from diagnostics.evidence.calls import GroupKey
