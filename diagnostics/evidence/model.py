@@ -238,6 +238,11 @@ class Evidence(Struct):
     """Why the dumps may be from several jobs, so that ranks cannot be compared; None if there is no sign of it."""
 
     @property
+    def is_dtk(self) -> bool:
+        """Whether the files are those of a dtk run, whose remedies are configuration overrides."""
+        return self.run is not None
+
+    @property
     def is_cut(self) -> bool:
         """Whether lines of known kinds were not kept, so that a missing one says nothing of its rank."""
         return any(problem.about == "not_kept" for problem in self.problems)

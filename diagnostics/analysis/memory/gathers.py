@@ -244,10 +244,12 @@ class _Pass(Struct):
 
 def whole_of(moves: Sequence[Move]) -> Whole:
     """Return the total size of the units in one rank's moves. `is_exact` is set only if every unit could be counted."""
-    keys = list(dict.fromkeys(move.unit for move in moves if move.what == "gather"))
+    largest: dict[str | int, int] = {}
     passes = [_Pass()]
     went_back, ended = False, 0
     for move in moves:
+        if move.what == "gather":
+            largest[move.unit] = max(largest.get(move.unit, 0), move.full_bytes)
         if move.what == "gather" and move.phase == "forward" and went_back:
             passes.append(_Pass())
             went_back, ended = False, 0
@@ -266,12 +268,11 @@ def whole_of(moves: Sequence[Move]) -> Whole:
             now.backward[move.unit] += 1
             now.ahead[move.unit] += move.ahead
     roots = max((each.roots for each in passes), default=0)
-    largest = {key: max(m.full_bytes for m in moves if m.what == "gather" and m.unit == key) for key in keys}
-    total, exact = 0, bool(keys)
-    for key in keys:
+    total, exact = 0, bool(largest)
+    for key, each_bytes in largest.items():
         named = isinstance(key, str) and roots == 1
-        size_bytes = largest[key] if named else _together(passes, key, len(keys) == 1, roots)
-        total += size_bytes or largest[key]
+        size_bytes = each_bytes if named else _together(passes, key, len(largest) == 1, roots)
+        total += size_bytes or each_bytes
         exact = exact and size_bytes is not None
     return Whole(total, exact, roots)
 

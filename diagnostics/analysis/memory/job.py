@@ -136,16 +136,10 @@ class JobMemory(Struct):
     ran_out: list[RanOut] = field(default_factory=list)
 
     @property
-    def is_dtk(self) -> bool:
-        """Whether this is a dtk run, whose remedies are configuration overrides."""
-        return self.evidence.run is not None
-
-    @property
     def out_of_memory(self) -> bool:
         """Whether any evidence shows that memory ran out."""
         run = self.evidence.run
-        state = run.state if run is not None else ""
-        return bool(self.ran_out) or state == "oom"
+        return bool(self.ran_out) or (run is not None and run.state == "oom")
 
     @property
     def on_cpu(self) -> bool:

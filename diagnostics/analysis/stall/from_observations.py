@@ -165,19 +165,22 @@ def between_groups(
     that no rank is a round of a loop ahead.
     """
     waits, everyone = WaitGraph(), tuple(range(job.world()))
-    members = {rank: observed[rank].members(rank, everyone) for rank in inside}
-    for rank, ranks in ((rank, ranks) for rank, ranks in members.items() if ranks):
-        place, same = inside[rank], [peer for peer in inside if members[peer] == ranks]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for rank in inside:
+        alike.setdefault(observed[rank].members(rank, everyone), []).append(rank)
+    for ranks, same in ((ranks, same) for ranks, same in alike.items() if ranks):
         variables = {peer: observed[peer].call.get("name", "").rpartition(":") for peer in same}
         apart = len(same) == len(ranks) == 2 and len({inside[peer].op for peer in same}) == 1
-        name = variables[rank][2] if len({function for function, *_ in variables.values()}) == 1 else ""
-        of_group = GroupKey(KEY.recorder, f"{ranks}:{rank if apart else name}", name or "undefined")
-        key = of_group if observed[rank].call["group"] == "other" else KEY
-        described = Described(Wire(operation(place.op), (), ()), place.op)
-        waits.add(rank, Operation(key, 0), Call(key, 0, described, False, place.time_s, stack=place.stack))
-        job.survey.declared[key] = ranks
+        of_one, shown = len({function for function, *_ in variables.values()}) == 1, str(ranks)
+        for rank in same:
+            place, name = inside[rank], variables[rank][2] if of_one else ""
+            of_group = GroupKey(KEY.recorder, f"{shown}:{rank if apart else name}", name or "undefined")
+            key = of_group if observed[rank].call["group"] == "other" else KEY
+            described = Described(Wire(operation(place.op), (), ()), place.op)
+            waits.add(rank, Operation(key, 0), Call(key, 0, described, False, place.time_s, stack=place.stack))
+            job.survey.declared[key] = ranks
     for at, waiting in waits.waiting.items():
-        waits.absent[at] = tuple(rank for rank in job.survey.declared[at.key] if rank not in waiting)
+        waits.absent[at] = tuple(sorted({*job.survey.declared[at.key]}.difference(waiting)))
         waits.complete[at] = []
     case = next(iter(circular_waits(replace(job, waits=waits))), None)
     certain = isinstance(case, GroupOrder) and len(case.sides) == 2

@@ -47,11 +47,6 @@ class JobState(Struct):
         return self.reading.survey
 
     @property
-    def is_dtk_run(self) -> bool:
-        """Whether the files are those of a dtk run, so that config overrides can be suggested."""
-        return self.evidence.run is not None
-
-    @property
     def state(self) -> str:
         """State of a dtk run; empty for other jobs."""
         return self.evidence.run.state if self.evidence.run is not None else ""
@@ -105,9 +100,10 @@ class JobState(Struct):
         """Return the lines with which gloo ended processes as a message was longer than the one that they expected."""
         return [fact for fact in self.evidence.facts if fact.kind == SIZES]
 
-    def met_sizes(self, end: Ending) -> bool:
-        """Return whether gloo ended this process, as far as known: a line of some process says so of one."""
-        return end.kind == "aborted" and bool(self.size_mismatches())
+    def met_sizes(self) -> set[int]:
+        """Return the ranks that gloo ended, as far as known: a line of some process says so of one."""
+        aborted = {rank for rank, end in self.endings.items() if end.kind == "aborted"}
+        return aborted if aborted and self.size_mismatches() else set()
 
     def cost(self) -> Cost | None:
         """Return the time lost by blocked ranks; None if the recorded times do not show it."""

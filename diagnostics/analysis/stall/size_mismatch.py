@@ -30,10 +30,11 @@ def at_met_sizes(job: JobState) -> Divergence | None:
     That process met a message of its own position. A rank that only lost it is at this position too if the calls are
     ones that no rank completes long before another.
     """
-    facts, inside = job.size_mismatches(), communicating(job)
-    places = {rank: (at.op, at.site) for rank, at in inside.items() if at.site is not None}
+    if not (facts := job.size_mismatches()) or job.any_calls():
+        return None
+    places = {rank: (at.op, at.site) for rank, at in communicating(job).items() if at.site is not None}
     vote = count_votes(KEY, 0, places, range(job.world()))
-    if not facts or job.any_calls() or not vote.has_majority or len(vote.sides) > 2:
+    if not vote.has_majority or len(vote.sides) > 2:
         return None
     own_bytes = {fact.rank: fact.fields["expected_bytes"] for fact in facts if "expected_bytes" in fact.fields}
     if len(vote.sides) == 1:
@@ -44,7 +45,7 @@ def at_met_sizes(job: JobState) -> Divergence | None:
         other_bytes = dict.fromkeys(few, facts[0].fields["received_bytes"])
         vote, own_bytes = settled((KEY, 0), rest, few), other_bytes | own_bytes
     else:
-        met = {*own_bytes, *(rank for rank, end in job.endings.items() if job.met_sizes(end))}
+        met = own_bytes.keys() | job.met_sizes()
         late = met.isdisjoint(vote.sides[1]) and not {operation_of(op) for op, _ in places.values()} <= TOGETHER
         if late or met.isdisjoint(places):
             return None

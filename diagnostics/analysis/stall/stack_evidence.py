@@ -82,8 +82,8 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
     ahead = _one_call_ahead(job)
-    ended_early = [end for end in job.endings.values() if end.exited_early and not job.met_sizes(end)]
-    if (job.any_calls() and not ahead) or ended_early:
+    early = {rank for rank, end in job.endings.items() if end.exited_early}
+    if (job.any_calls() and not ahead) or early - job.met_sizes():
         return None
     latest, inside = job.latest_stacks(), communicating(job, ahead)
     if ahead and ahead != set(inside):
@@ -108,9 +108,9 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
 
     The stacks of ranks that are `ahead` also count if they communicate in C++.
     """
-    inside: dict[int, InCollective] = {}
+    inside, met = dict[int, InCollective](), job.met_sizes()
     for rank, end in job.endings.items():
-        if (end.victim or job.met_sizes(end)) and (collective := collective_of(end.frames)):
+        if (end.victim or rank in met) and (collective := collective_of(end.frames)):
             time_s = None if end.connection_closed else taken_s(job.evidence, Stacks(None, end.record.file, ()))
             users = tuple(filter(stacks.is_users, end.frames))
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)

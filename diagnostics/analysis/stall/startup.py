@@ -16,7 +16,7 @@ from diagnostics.evidence.readers.watch import VERDICT
 from diagnostics.evidence.stacks.activity import Activity, doing
 from diagnostics.evidence.stacks.dumps import main_thread
 
-_STARTUP: list[str] = table_beside(__file__)["kinds"]
+_STARTUP, _PAST, _PAST_ITSELF = (frozenset[str](table_beside(__file__)[name]) for name in ("kinds", "past", "itself"))
 _TEXT = patterns_beside(__file__, "texts")
 """The table documents what each pattern matches."""
 _AFTER = HANG_FACTS | {"nccl_init"}  # Lines of collectives, or of the set-up for the first one.
@@ -77,9 +77,10 @@ def startup(job: JobState) -> Startup | StartupFailed | Meeting | None:
     given_up = [fact for fact in not_yet_met(job.evidence) if fact.fields.get("count", 1) >= _LINES_STUCK]
     waits = (fact for fact in job.evidence.facts if {"waits", "joined"} <= fact.fields.keys() and fact not in given_up)
     hoped = [fact for fact in waits if fact.fields["joined"] <= fact.fields["size"]]
-    of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
-    # The exception of torchrun's monitor, whose last line tells of the store as one of the start does.
     errors = [fact for fact in job.evidence.facts if fact.kind == "launcher_error"]
+    met_in = [f for f in errors if f.fields["type"].startswith("Rendezvous") or _in_rendezvous(f.fields["frames"])]
+    of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or fact in met_in)
+    # The exception of torchrun's monitor, whose last line tells of the store as one of the start does.
     later = {(fact.file, fact.line) for fact in errors if any(at.function in _LATER for at in fact.fields["frames"])}
     # A store that a rank lost had been reached before.
     lost = [(f.file, f.line) for f in job.evidence.facts if f.kind in {"lost_peer", "store_closed"}]
@@ -117,16 +118,15 @@ def _meeting(job: JobState) -> Meeting | None:
 
 
 def not_yet_met(evidence: Evidence) -> list[LogFact]:
-    """Return the last lines of ranks that wait for the store, or in its barrier for others, if nothing follows them."""
-    waits = [fact for fact in evidence.facts if "waits" in fact.fields]
-    rest = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
-    return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in rest)]
-
-
-def _is_of_rendezvous(fact: LogFact) -> bool:
-    if fact.kind != "launcher_error" or any(at.function in _LATER for at in fact.fields["frames"]):
-        return False
-    return fact.fields["type"].startswith("Rendezvous") or _in_rendezvous(fact.fields["frames"])
+    """Return the last lines of ranks that wait for the store, or in its barrier for others, unless a later line proves
+    that they went on. The kernel, launchers and ranks that have not come yet write lines too.
+    """
+    last: dict[tuple[str, int | None], int] = {}
+    for fact in (fact for fact in evidence.facts if fact.kind in _PAST | _PAST_ITSELF):
+        writer = fact.file, fact.rank if fact.kind in _PAST_ITSELF else None
+        last[writer] = max(last.get(writer, 0), fact.fields["steps"].last if fact.kind == "steps" else fact.line)
+    waits = (fact for fact in evidence.facts if "waits" in fact.fields)
+    return [f for f in waits if f.line > max(last.get((f.file, rank), 0) for rank in (None, f.rank))]
 
 
 def _in_rendezvous(frames: Iterable[Frame]) -> bool:

@@ -113,7 +113,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
-        Ended(case, job.world(), job.is_dtk_run, gave_up_at, words, max(map(bare.count, (True, False)))),
+        Ended(case, job.world(), job.evidence.is_dtk, gave_up_at, words, max(map(bare.count, (True, False)))),
         confidence,
         evidence=[end.evidence for end in case.endings[:CITED]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},

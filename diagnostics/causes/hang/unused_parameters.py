@@ -46,7 +46,7 @@ def _by_messages(job: JobState) -> list[Finding]:
     endings = [job.endings[rank] for rank in ranks[:2] if rank in job.endings]
     # Ranks below the highest one are inferred, not seen.
     present = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
-    names, fixes = f" ({shortened(listed, CLAUSE)})" if listed else "", under_ddp("", is_dtk_run=job.is_dtk_run)
+    names, fixes = f" ({shortened(listed, CLAUSE)})" if listed else "", under_ddp("", is_dtk_run=job.evidence.is_dtk)
     return [
         _parts.confirmed(
             job,

@@ -27,7 +27,7 @@ Figures = dict[str, Any]  # Name of a placeholder or of a finding's field -> its
 
 def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
     """Return undecided: the evidence lacks `what`, which is the name of a row in `_shared.yaml`."""
-    return TEXTS.undecided([what, f"{what}_of_dtk" if job.is_dtk else f"{what}_elsewhere"], **figures)
+    return TEXTS.undecided([what, f"{what}_of_dtk" if job.evidence.is_dtk else f"{what}_elsewhere"], **figures)
 
 
 def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any) -> Finding:

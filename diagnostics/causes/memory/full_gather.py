@@ -38,7 +38,7 @@ def decide(job: JobMemory) -> Finding:
         layers = job.evidence.declared("model.layers")
         if not own and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
-        row = "user" if own else "no_blocks" if run and run.searches_blocks else "dtk" if job.is_dtk else "units"
+        row = "user" if own else "no_blocks" if run and run.searches_blocks else "dtk" if run else "units"
         ranks = job.ranks_of((rank for _, rank in largest_calls), call.ranks)
         return _whole(job, row, call, ranks, call.full_bytes, saved) or _part(largest, whole)
     if whole and largest is not None:

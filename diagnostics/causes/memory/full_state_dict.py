@@ -57,7 +57,7 @@ def decide(job: JobMemory) -> Finding:
         ranks = job.ranks_of(job.ranks, calls[0].ranks)
         seen = _TEXTS.phrase("seen", gathers=len(calls), total=total)
         what = _TEXTS.phrase("all_states" if total >= WITH_OPTIMIZER * whole else "parameters")
-        row = "gathered_by_dtk" if job.is_dtk else "gathered"
+        row = "gathered_by_dtk" if job.evidence.is_dtk else "gathered"
         figures = shared.gather_figures(job, call, alive, alive)
         figures |= {"who": shared.rank_names(ranks), "gathers": len(calls), "what": what, "alive": Bytes(alive)}
         facts = _TEXTS.facts(row, **figures)

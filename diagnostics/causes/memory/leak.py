@@ -103,7 +103,7 @@ def decide(job: JobMemory) -> Finding:
         return _confirmed(job, leftovers)
     if leftovers:
         ranks = shared.rank_names(leftover.rank for leftover in leftovers)
-        return _TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)
+        return _TEXTS.undecided(["few", "four_steps" if job.evidence.is_dtk else "four_profiled"], who=ranks)
     rises = {rank.rank: rise for rank in all_ranks if (rise := _rise(rank)) is not None}
     least = _least_bytes(job)
     windows = [len(rise.grown) for rise in rises.values() if rise.are_steps and max(map(abs, rise.grown)) < least]

@@ -51,8 +51,8 @@ def decide(job: JobMemory) -> Finding:
     whole, world = 2 * (model.parameter_bytes or 0) + (model.optimizer_bytes or 0), model.world_size or 1
     rows, better, sharded = ["need"], model.traits.needs_less_memory, whole // world
     if world > 1 and sharded < states.total:
-        rows.append("shard_by_dtk" if job.is_dtk and better else "shard")
-    if job.is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
+        rows.append("shard_by_dtk" if job.evidence.is_dtk and better else "shard")
+    if job.evidence.is_dtk and model.traits.shards_parameters and not model.traits.keeps_gathered:
         rows.append("offload")
     if (each := whole // PREDICTED_RANKS) < states.total:
         rows.append("more_ranks")

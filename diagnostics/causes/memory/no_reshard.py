@@ -84,7 +84,7 @@ def _by_order(job: JobMemory) -> Finding | None:
     traffic = _ordered(job.ranks[first])
     # There is no root unit around the others.
     is_uniform = traffic is not None and len({move.unit for move in traffic.moves}) == 1
-    if is_uniform and not job.is_dtk and not job.out_of_memory:
+    if is_uniform and not job.evidence.is_dtk and not job.out_of_memory:
         return _by_default("order", 0, total)
     item = EvidenceItem(largest.evidence, largest.file, _TEXTS.phrase("seen_order"))
     return _kept(job, "order", 0, total, largest.full_bytes, kept, item)
@@ -111,7 +111,7 @@ def _kept(
     return shared.confirmed(
         job,
         _TEXTS.facts(
-            ["default", "of_dtk" if job.is_dtk else "code"],
+            ["default", "of_dtk" if job.evidence.is_dtk else "code"],
             what=what,
             total=Bytes(total_bytes),
             share=shared.share(total_bytes, peak),
@@ -119,7 +119,7 @@ def _kept(
             on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
             saves=shared.of_peak(saved, peak),
         ),
-        confidence=SEEN if job.is_dtk or job.out_of_memory else PLAUSIBLE,
+        confidence=SEEN if job.evidence.is_dtk or job.out_of_memory else PLAUSIBLE,
         ranks=ranks,
         cost_bytes=saved,
         evidence=(item, *shared.peak_items(job)),

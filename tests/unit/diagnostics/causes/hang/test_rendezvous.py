@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.startup import StartupFailed
+from diagnostics.analysis.stall.startup import StartupFailed, not_yet_met
 from diagnostics.causes.hang.rendezvous import CAUSE
 from diagnostics.contract import findings as level
 from diagnostics.contract.findings import Finding, text_of
@@ -131,6 +132,26 @@ def test_a_store_that_is_not_reached_is_named() -> None:
 def test_a_start_that_went_on_is_over() -> None:
     finding = decided(waits_in_store(6), LATER)
     assert finding.status != "confirmed" and not finding.victims
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "went_on"),
+    [
+        ("job_stopped", None, False),  # The launcher's, the kernel's or another rank's lines say nothing of this one.
+        ("xid", None, False),
+        ("variable", 0, False),
+        ("host_progress", 2, False),
+        ("host_progress", 0, True),
+        ("host_work", None, True),
+        ("store_met", 2, True),
+        ("gloo_timeout", 1, True),
+    ],
+)
+def test_which_later_lines_prove_that_a_rank_went_on(kind: str, rank: int | None, went_on: bool) -> None:
+    later = LogFact(kind, rank, "job.log", 9, kind, {"what": "", "direction": "recv"})
+    for file, is_over in (("job.log", went_on), ("rank1.log", False)):
+        facts = [waits_in_store(3), replace(later, file=file)]
+        assert bool(not_yet_met(Evidence(Path("job"), Limits(), facts=facts))) is not is_over
 
 
 def test_ranks_that_issued_collectives_had_met() -> None:
