@@ -89,6 +89,10 @@ class RankError(Struct, frozen=True):
     region: str | None = None
     vanished: bool = False
     """Whether its process disappeared without a known exit status."""
+    caught: bool = False
+    """Whether a handler printed the traceback, so that the process may have gone on."""
+    below: int = 0
+    """Steps below its line in a log that shows no end: they may be its own, written late, or those of its peers."""
     local_rank: int | None = None
     """Its number on a node, if the rank is unknown and a launcher's line has that number."""
 

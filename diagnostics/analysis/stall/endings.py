@@ -64,10 +64,12 @@ class FirstEndings(Struct, frozen=True):
     model: Literal["", "all_but_0", "counted", "either"] = ""
     """How it is known whose model differs: all but rank 0 raised, with whose parameters DDP compares the others' (of 2
     ranks: either); or each rank raised how many it has."""
+    later: bool = False
+    """Whether a rank ended in another way before, so that this may be an effect."""
 
     @property
     def first(self) -> Ending:
-        """The ending of the lowest rank."""
+        """The first ending, or that of the lowest rank if their order is unknown."""
         return self.endings[0]
 
     @property
@@ -99,7 +101,18 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
         # One that ended in order although its last call failed got further than those that left their peers alone.
         behind = set(job.behind())
         by_kind["exited"] = [end for end in by_kind["exited"] if end.rank in behind] or by_kind["exited"]
-    return tuple(_first(job, kind, by_kind[kind]) for kind in BY_ITSELF if _matters(job, by_kind[kind]))
+    cases = [_first(job, kind, _in_order(by_kind[kind])) for kind in BY_ITSELF if _matters(job, by_kind[kind])]
+    firsts = _in_order([case.first for case in cases])
+    return tuple(replace(case, later=case.first is not firsts[0]) for case in cases)
+
+
+def _in_order(endings: list[Ending]) -> list[Ending]:
+    """Return endings by time, as far as logs or the launcher date all of them, then by their lines in one log."""
+    dates = ([end.before_s for end in endings], [end.time_s for end in endings])
+    of_all = next((times for times in dates if None not in times), [None] * len(endings))
+    lines = [end.line if end.file == endings[0].file else 0 for end in endings]
+    rows = sorted(zip(((at or 0.0) for at in of_all), lines, range(len(endings)), endings, strict=True))
+    return [row[-1] for row in rows]
 
 
 def ended_in_order(cases: Iterable[FirstEndings]) -> FirstEndings | None:
@@ -119,7 +132,7 @@ def _matters(job: JobState, endings: list[Ending]) -> bool:
 
 
 def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
-    ranks = tuple(end.rank for end in endings if end.rank != UNNAMED)
+    ranks = tuple(sorted(end.rank for end in endings if end.rank != UNNAMED))
     lost = {rank for rank, end in job.endings.items() if not end.by_itself} | job.reported_victims()
     victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks or endings[0].unlisted else ()
     ends = (job.endings[rank] for rank in victims if endings[0].in_order and rank in job.endings)

@@ -12,7 +12,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CITED, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import CERTAIN, CITED, OPEN, STATED, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
@@ -45,6 +45,8 @@ class Ended(Struct, frozen=True):
     """Puts it into words, with `worded`; each cause has its own."""
     processes: int = 0
     """Number of processes without a rank that the same signal ended; 0 if it was none."""
+    below: int = 0
+    """Steps of the log below the exception, where nothing else shows that it ended the process."""
 
     @property
     def first(self) -> Ending:
@@ -70,13 +72,15 @@ class Ended(Struct, frozen=True):
             more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
         rows = ["in_order" if self.first.in_order else "default"]
         rows += [*(["others"] if others else []), *(["more"] if more else []), *([] if names else ["which"])]
+        rows += ["below"] if self.below else []
         local = self.first.local_rank
         row = "local_process" if local is not None else "processes" if self.processes > 1 else "process"
         unnamed = TEXTS.phrase(row, local_rank=local, count=self.processes)
         figures: dict[str, Any] = {"who": names or unnamed, "how": how, "at": at, "step": step, "more": more}
         figures["others"] = [TEXTS.phrase("other", rank=end.rank, what=end.summary) for end in others[:3]]
         world = max(self.world, len(names), 1)
-        return TEXTS(finding, rows, remedies, count=len(names) + len(others) or 1, world=world, **figures)
+        figures |= {"count": len(names) + len(others) or 1, "world": world, "below": self.below}
+        return TEXTS(finding, rows, remedies, **figures)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
         """Return the change for a detail, or the one under the empty string, filled in with the facts."""
@@ -111,9 +115,12 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     same = (None, "", case.first.signal or "")  # Of these, a launcher's line, with a code, repeats the process's own.
     bare = [e.exit_code is None for e in job.evidence.errors if (e.rank, e.type, e.signal) == same]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
+    is_told = case.victims or any(e.exit_code is not None or e.signal for e in job.evidence.errors)
+    below = 0 if is_told else min(end.below for end in case.endings)
+    confidence = min(confidence, OPEN if below else CERTAIN if case.later else STATED)
     return _parts.confirmed(
         job,
-        Ended(case, job.world(), job.evidence.is_dtk, gave_up_at, words, max(map(bare.count, (True, False)))),
+        Ended(case, job.world(), job.evidence.is_dtk, gave_up_at, words, max(map(bare.count, (True, False))), below),
         confidence,
         evidence=[end.evidence for end in case.endings[:CITED]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},

@@ -37,7 +37,7 @@ FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
 _lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in which a time is looked for.
 _TABLE = table_beside(__file__)
 _ELAPSED = re.compile(rb"\[(?:(\d{1,3}):)?(\d{1,2}):(\d\d)<")  # For how long a progress bar has been drawn.
-_FINISHED, _STATE = re.compile(_TABLE["finished"]), re.compile(_TABLE["state"])
+_FINISHED, _STATE, _ANNOUNCED = (re.compile(_TABLE[name]) for name in ("finished", "state", "announced"))
 _RANKS, _UNASKED = re.compile(r"\b\d{1,7}\b"), frozenset(_TABLE["unasked"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
@@ -54,11 +54,17 @@ class Counters(Struct):
     """Lines in which a step was higher than before."""
     above: frozenset[str] = frozenset()  # What rose often enough above the traceback.
 
-    def go_on(self, text: str) -> bool:
-        """Read a line; return whether enough steps were printed by now.
+    @property
+    def below(self) -> int:
+        """How many steps of one series were printed below the traceback; few count only where it also rose above.
 
         A monitor or a summary of the run goes on counting when a rank has ended, but the steps do not.
         """
+        counted = (n for head, n in self.rises.items() if (head in self.above if self.above else n >= GOES_ON))
+        return max(counted, default=0)
+
+    def read(self, text: str) -> None:
+        """Count the steps in a line."""
         text = _TEXT["time"].sub("@", _TEXT["beside"].sub("", text[:_LINE]))
         if steps := [*_TEXT["progress"].finditer(text)]:
             head = " ".join(_TEXT["changes"].sub("#", text[: steps[0].start()]).split())[-_HEAD:]
@@ -66,7 +72,6 @@ class Counters(Struct):
             if value > self.highest.get(head, ()):
                 self.highest[head] = value
                 self.rises[head] += 1
-        return any(n >= GOES_ON and head in (self.above or self.rises) for head, n in self.rises.items())
 
 
 class _Stream(Struct):
@@ -86,6 +91,8 @@ class _Stream(Struct):
     """The last exceptions, until it is clear whether the process continued."""
     counters: Counters = field(default_factory=Counters)
     """Of the last traceback."""
+    by_handler: bool | None = None
+    """Whether the line above the last traceback tells that a handler printed it; None if it does not tell."""
     finished: bool = False
     aside: int = 0
     """Number of lines within which the traceback of a harmless exception begins."""
@@ -107,6 +114,8 @@ class Streams(Struct):
     streams: dict[str, _Stream] = field(default_factory=dict)
     taken: int = 0
     """The last line that a traceback or a stack took."""
+    below: dict[int, int] = field(default_factory=dict)
+    """Line of an exception -> steps that its own writer printed below it."""
     withdrawn: list[RankError] = field(default_factory=list)
     """Errors withdrawn for steps that followed; without prefixes another rank may have printed them."""
 
@@ -158,8 +167,8 @@ class Streams(Struct):
         if stream.traceback.active and not (was_active or begins):  # A traceback without its head.
             stream.number, stream.raised, stream.finished = line.number, [], False
         if stream.traceback.active and not was_active:
-            stream.times = self.time_above(line.number, line.stream), None
-            stream.counters = self._counters_above(line)
+            stream.times = self.time_above(line.number, line.stream), self.time_above(line.number)
+            self._read_above(stream, line)
         elif was_active and not was_inside and stream.times[1] is None:
             stream.times = stream.times[0], self.time_above(line.number)
         if was_inside and (of := stream.traceback).message_open and not of.quiet and not of.inside:
@@ -174,18 +183,22 @@ class Streams(Struct):
         if stream.number and not stream.traceback.inside:
             # Progress behind an exception shows that it was handled.
             states = [*line.drawn.split("\r"), *_STATE.split(line.text)]  # What was pasted has lost carriage returns.
-            stream.finished |= any(map(stream.counters.go_on, states))
+            for state in states:
+                stream.counters.read(state)
             # A sentence of the end counts only where no other rank can have written it.
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)
 
-    def _counters_above(self, line: Line) -> Counters:
-        at = max(0, line.number - self.first)
-        counters = Counters()
+    def _read_above(self, stream: _Stream, line: Line) -> None:
+        """Read the lines of the same writer above a traceback: its steps, and what announces it."""
+        at, counters, last = max(0, line.number - self.first), Counters(), ""
         for above in (split(0, raw) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at]):
             if above.stream == line.stream:
-                counters.go_on(above.text)
-        return Counters(counters.highest, above=frozenset(head for head, n in counters.rises.items() if n > GOES_ON))
+                counters.read(last := above.text)
+        rose = frozenset(head for head, n in counters.rises.items() if n > GOES_ON)
+        stream.counters = Counters(counters.highest, above=rose)
+        announced = _ANNOUNCED.search(last[:_LINE])
+        stream.by_handler = announced["by_hook"] is None if announced else None
 
     def time_above(self, number: int, writer: str | None = None) -> float | None:
         """Return the time of a line (s since 1970, as if it were UTC), or of the nearest one of its writer above it."""
@@ -228,12 +241,13 @@ class Streams(Struct):
                 text = f'File "{cut[0].file}", line {cut[0].line}, in {cut[0].function}'
                 kind = "several_processes" if started else "cut_traceback"
                 self.read.facts.append(LogFact(kind, rank, self.read.file, stream.number, text))
-        # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled,
-        # and above the word of a scheduler that ended a job which still ran.
-        whole = any(error.frames for error in self._own_errors())
+        # A last line alone is weak: beside a whole traceback of an own error, which may be of the same rank, it is what
+        # somebody printed and handled, and above the word of a scheduler that ended a job which still ran.
+        whole = {error.rank for error in self._own_errors() if error.frames}
         ran = max((fact.line for fact in self.read.facts if fact.fields.get("why") in _UNASKED), default=0)
         for error in [error for error in self.read.errors if error.type and not error.frames]:
-            if whole or (error.rank is None and error.line < ran):
+            may_be_whole = whole and (error.rank is None or not whole.isdisjoint((error.rank, None)))
+            if may_be_whole or (error.rank is None and error.line < ran):
                 self._handled(error)
 
     def read_last(self) -> None:
@@ -266,9 +280,12 @@ class Streams(Struct):
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
-        for error in [error for error in stream.raised if stream.finished and error in self.read.errors]:
-            self._handled(error)
-            self.withdrawn.append(error)
+        below = stream.counters.below
+        for error in [error for error in stream.raised if error in self.read.errors]:
+            self.below[error.line] = below
+            if stream.finished or below >= (1 if error.caught else GOES_ON):
+                self._handled(error)
+                self.withdrawn.append(error)
 
     def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
         if len(self.read.facts) >= MAX_FACTS:
@@ -312,7 +329,8 @@ class Streams(Struct):
                     self._error(ended)
             else:
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
-                error = replace(error, after_s=stream.times[0], before_s=stream.times[1])
+                caught = raised.caught if stream.by_handler is None else stream.by_handler
+                error = replace(error, after_s=stream.times[0], before_s=stream.times[1], caught=caught)
                 self._error(error)
                 stream.raised.append(error)
                 if raised.remote:

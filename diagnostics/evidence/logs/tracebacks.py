@@ -5,10 +5,13 @@ one that was raised while others were being handled. What people paste is often 
 last line alone are taken too. Knows nothing of files and ranks.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside
+from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Frame
 
@@ -44,6 +47,13 @@ class Raised(Struct):
     """Whether it did not end the process: raised in a side thread or a destructor."""
     remote: bool = False
     """Whether a process repeats another one's exception, without its rank."""
+    caught: bool = False
+    """Whether a handler printed it: that of the interpreter, of what nobody caught, begins where a process does."""
+
+
+def is_entry(frames: Sequence[Frame]) -> bool:
+    """Return whether a traceback begins where a process does, as that of an exception that nobody caught."""
+    return frames[-1].function == "<module>" or is_library(frames[-1].file)
 
 
 class Box(Struct):
@@ -80,6 +90,8 @@ class Assembler(Struct):
     """Frames, outermost first."""
     inside: bool = False
     """Whether the current line is between `Traceback` and the exception's line."""
+    whole: bool = False
+    """Whether its head was there, so that no outer frame is missing."""
     chained: bool = False
     handled: bool = False
     """What is chained was raised while the kept one was being handled, rather than wraps it."""
@@ -111,14 +123,14 @@ class Assembler(Struct):
             self.nested = self.first is not None and bool(_TEXT["original"].match(text))
             if self.separate(text):
                 self._close()
-            self.inside, self.length, self.frames = True, 0, []
+            self.inside, self.length, self.frames, self.whole = True, 0, [], "(RANK" not in text
             self.indent = len(text) - len(text.lstrip(" |+-"))
         elif self.inside:
             self._inside(text)
         elif self.first is not None:
             self._after(text)
         if not self.active and _TEXT["cut_frame"].match(text):
-            self.inside, self.length, self.frames, self.indent = True, 0, [], 0
+            self.inside, self.length, self.frames, self.indent, self.whole = True, 0, [], 0, False
             self._inside(text)
         elif not self.active and _TEXT["lone"].match(text) and (end := _TEXT["end"].match(text)) is not None:
             self.feed_end(end[1], end[2] or "")
@@ -154,18 +166,19 @@ class Assembler(Struct):
 
     def feed_end(self, type_: str, message: str, frames: tuple[Frame, ...] = ()) -> None:
         """Take the last line of a traceback: the class of its exception, with its module, and the message."""
-        raised = Raised(type_.rpartition(".")[2], message.strip()[:MAX_MESSAGE], frames, self.aside)
+        caught = self.whole and bool(frames) and not is_entry(frames)
+        raised = Raised(type_.rpartition(".")[2], message.strip()[:MAX_MESSAGE], frames, self.aside, caught=caught)
         self.quiet, self.message_open = 0, True
         if self.first is None:
             self.first = raised
         elif self.nested:  # the worker's own exception is the cause, the reader's frames lie around it
             raised.frames = (*raised.frames, *self.first.frames)[:MAX_FRAMES]
-            raised.remote = self.first.remote
+            raised.remote, raised.caught = self.first.remote, self.first.caught
             self.first = raised
         elif (self.handled and not _is_consequence(raised, self.first)) or self.first.type in _WORDLESS:
             self.first = raised
         else:
-            self.message_open = False
+            self.message_open, self.first.caught = False, raised.caught
             then = f"{raised.type}: {raised.message}" if raised.message else raised.type
             self.first.message = f"{self.first.message} (then {then})".strip()[:MAX_MESSAGE]
             # Python prints only the callers up to where an exception was handled; the later has those of that frame.

@@ -23,7 +23,7 @@ from diagnostics.evidence.logs.nccl import PER_KIND_AND_RANK, WATCHDOGS, NcclCal
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, PEERS_GO_ON, STRUCTURE, TEXT, Streams
-from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
+from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
 _TABLE = table_beside(__file__)
@@ -72,11 +72,6 @@ _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
 _PATTERN_WORDS = [*_BY_WORD]  # The first of `WORDS`.
-
-
-def _is_entry(frames: Sequence[Frame]) -> bool:
-    """Return whether a traceback is that of an uncaught exception: it begins where a process does."""
-    return frames[-1].function == "<module>" or is_library(frames[-1].file)
 
 
 class _Scan(Struct):
@@ -327,28 +322,41 @@ class _Scan(Struct):
         text = b"\n".join(lines[rows[0] - first : rows[-1] + 1 - first])
         return not b"".join(lines[rows[-1] + 1 - first :]).strip() if len(text) < DEFAULT_BUFFER_SIZE else None
 
-    def _survival(self, ended: Sequence[RankError]) -> Callable[[int, int | None], bool]:
-        """Return what says whether the job survived what a rank says in a line."""
-        facts, steps, prefixed = self.read.facts, self.steps, any(self.streams.streams)
+    def _printed_before(self, error: RankError) -> bool:
+        """Return whether dates show that the steps below an exception are older: programs print into a buffer."""
+        series = self.steps.series.values()
+        return error.after_s is not None and any(0 < error.after_s - each.at_s[-1] < ZONE_S for each in series)
+
+    def _below(self, error: RankError, failed: Sequence[int]) -> RankError:
+        """Return an exception with how many steps are below it, unless peers or a launcher tell of an end there."""
+        stopping = (fact.line for fact in self.read.facts if fact.kind == "torchrun_signal")
+        if not error.type or self._printed_before(error) or any(at > error.line for at in (*failed, *stopping)):
+            return error
+        own, of_rank = self.streams.below.get(error.line, 0), error.rank is not None and any(self.streams.streams)
+        return replace(error, below=own if of_rank else max(own, self.steps.further(error.line)))
+
+    def _survival(self, failed: Sequence[int]) -> Callable[[int, int | None], bool]:
+        """Return what says whether the job survived what a rank says in a line; `failed`: lines of others' ends."""
+        steps, prefixed = self.steps, any(self.streams.streams)
         peers, progress = steps.line_before(PEERS_GO_ON), {error.line for error in self.streams.withdrawn}
-        failed = [f.fields.get("last", f).line for f in facts if f.kind in _KINDS["of_peers"]]
-        failed += [error.line for error in ended if error.signal is None]
         raised = {error.line: error for error in (*self.read.errors, *self.streams.withdrawn) if error.frames}
         own = [at for at, e in raised.items() if not is_victim(kind_of_exception(e.type, e.message, e.frames))]
 
         def survived(line: int, rank: int | None) -> bool:
-            error, series = raised.get(line), steps.series.values()
-            if error and error.after_s and any(0 < error.after_s - each.at_s[-1] < ZONE_S for each in series):
-                return False  # What a program prints is written late, so these steps were before it.
-            if error and max(failed, default=0) > line and _is_entry(error.frames) and self.buffered(line) is not None:
+            error, ends = raised.get(line), any(at > line for at in failed)
+            least = 1 if error and error.caught and 0 < steps.first < line else GOES_ON
+            if error and self._printed_before(error):
+                return False
+            if error and ends and tracebacks.is_entry(error.frames) and self.buffered(line) is not None:
                 return False
             again = steps.restarted(line, GOES_ON) and steps.further(line) >= GOES_ON
             if again or line < peers or (prefixed and rank is not None):  # Near it only steps of the rank itself count.
-                return again or line < peers or line in progress
+                few = 0 < self.streams.below.get(line, 0) < GOES_ON
+                return again or line < peers or (line in progress and not (few and ends))
             # A process that raises something else later had survived this.
-            others = [at for at in own if at > line and steps.further(line, at) >= GOES_ON]
+            others = [at for at in own if at > line and steps.further(line, at) >= least]
             first = min(at for at in (*steps.resumes, *others, inf) if at > line)
-            went_on = (line in progress or steps.further(line) >= GOES_ON) and not steps.fewer(line)
+            went_on = (line in progress or steps.further(line) >= least) and not steps.fewer(line)
             return went_on and (self.rank is not None or not any(line < at < first for at in failed))
 
         return survived
@@ -379,17 +387,20 @@ class _Scan(Struct):
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
-        failed = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
-        ended = self.table.errors(file) or [*self.exits, *failed]
+        of_hydra = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
+        ended = self.table.errors(file) or [*self.exits, *of_hydra]
         # What enough steps follow ended nothing, or an earlier run in the same file.
-        survived, is_past = self.steps.line_before(GOES_ON), self._survival(ended)
+        peers = [fact.fields.get("last", fact).line for fact in read.facts if fact.kind in _KINDS["of_peers"]]
+        failed = [*peers, *(error.line for error in ended if error.signal is None)]
+        survived, is_past = self.steps.line_before(GOES_ON), self._survival(failed)
         lost = {error.line: error for error in self.streams.withdrawn if not is_past(error.line, None)}
         read.errors = [*lost.values(), *read.errors]
         read.facts = [fact for fact in read.facts if fact.kind != "handled_error" or fact.line not in lost]
         self.streams.went_on(is_past)
+        read.errors = [self._below(error, failed) for error in read.errors]
         handled = [fact for fact in read.facts if fact.kind == "handled_error" and fact.fields["frames"]]
         first = handled[0].fields if len(handled) == 1 and not read.errors else {}  # Of several, some were caught.
-        if first and _is_entry(first["frames"]) and not first["type"].endswith("Warning"):
+        if first and tracebacks.is_entry(first["frames"]) and not first["type"].endswith("Warning"):
             first["buffered"] = self.buffered(handled[0].line)
         if any(f.kind == "world_size" and f.fields["nranks"] == len(self.ended_in_order) for f in read.facts):
             self.ended = [*self.ended_in_order.values()][-1]

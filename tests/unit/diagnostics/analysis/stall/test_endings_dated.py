@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -169,3 +170,28 @@ def test_the_lines_around_a_traceback_date_it(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
     (error,) = gather(tmp_path, Limits()).errors
     assert (error.after_s // 1, error.before_s // 1) == (START_NS / 1e9 + 9, START_NS / 1e9 + 14)
+
+
+def raised(rank: int, error: str, at: str) -> str:
+    rows = ("Traceback (most recent call last):", '  File "/job/train.py", line 12, in <module>', error)
+    return "".join(f"{at and f'2031-03-10 {at} '}[rank{rank}]: {row}\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("ends", "ranks", "first"),
+    [
+        ([(1, "KeyError: 1", "06:00:07"), (2, "ValueError: x", "06:00:05")], (1, 2), 2),
+        ([(2, "ValueError: x", "06:00:05"), (1, "KeyError: 1", "06:00:07")], (1, 2), 2),
+        ([(1, "KeyError: 1", "06:00:35"), (2, "ValueError: x", "06:00:05")], (2,), 2),  # An effect by then.
+        ([(2, "ValueError: x", ""), (1, "KeyError: 1", "")], (1, 2), 2),  # Standard error is written at once.
+        ([(1, "KeyError: 1", "06:00:05"), (2, "ValueError: x", "06:00:05")], (1, 2), 1),
+        ([(1, "MemoryError", "06:00:07"), (2, "ValueError: x", "06:00:05")], (2,), 2),
+        ([(1, "ValueError: x", "06:00:07"), (2, "MemoryError", "06:00:05")], (2,), 2),
+    ],
+)
+def test_of_two_exceptions_the_first_in_time_is_told_first(
+    tmp_path: Path, ends: list[tuple[int, str, str]], ranks: tuple[int, ...], first: int
+) -> None:
+    (tmp_path / "job.log").write_text("".join(raised(*end) for end in ends))
+    root = diagnose(tmp_path).root_causes[0]
+    assert root.ranks == ranks and text_of(root).summary.startswith(f"Rank {first} ")

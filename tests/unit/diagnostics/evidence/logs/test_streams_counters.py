@@ -35,7 +35,7 @@ def is_confirmed(folder: Path, text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [*FORMATS])
-@pytest.mark.parametrize(("last", "confirmed"), [(50, False), (21, True), (20, True)])
+@pytest.mark.parametrize(("last", "confirmed"), [(50, False), (21, False), (20, True)])
 def test_what_rose_above_goes_on(tmp_path: Path, name: str, last: int, confirmed: bool) -> None:
     text = f"{lines(name, 0, 20)}WARNING: cannot fetch shard 17\n{RAISED}"
     assert is_confirmed(tmp_path, text + lines(name, 20, last)) == confirmed
@@ -94,7 +94,8 @@ def test_a_table_of_numbers_is_no_block_of_code(tmp_path: Path) -> None:
     ("above", "below", "goes_on"),
     [
         (["step 1", "step 2", "step 3", "step 4"], ["step 5", "step 6", "step 7"], True),
-        (["step 1", "step 2", "step 3", "step 4"], ["step 5", "step 6", "step 6"], False),
+        (["step 1", "step 2", "step 3", "step 4"], ["step 5"], True),
+        (["step 3", "step 4"], ["step 5"], False),
         (["step 1", "step 2", "step 3", "step 4"], ["step 2", "step 3", "step 4"], False),
         (["epoch 1 step 98", "epoch 1 step 99"], ["epoch 2 step 1", "epoch 2 step 2", "epoch 2 step 3"], True),
         ([], ["step 5", "step 6", "step 7"], True),
@@ -160,7 +161,11 @@ ALL, PEERS = ("[rank0]: ", "[rank3]: "), ("[rank0]: ", "[rank1]: ")
         # A process that raised another exception later had survived this one.
         (steps(0, 20) + RAISED + steps(20, 23) + OTHER + EXIT, False),
         (steps(0, 20) + RAISED + steps(20, 60) + OTHER + EXIT, False),
-        (steps(0, 20) + RAISED + steps(20, 22) + OTHER + EXIT, True),
+        (steps(0, 20) + RAISED + steps(20, 22) + OTHER + EXIT, False),
+        (steps(0, 20) + RAISED + OTHER + EXIT, True),
+        (steps(0, 20) + RAISED + steps(20, 22) + EXIT, True),
+        (steps(0, 20, *ALL) + prefixed(RAISED) + steps(20, 22, *ALL), False),
+        (steps(0, 20, *ALL) + prefixed(RAISED) + steps(20, 22, *ALL) + EXIT, True),
         (steps(0, 20) + RAISED + steps(20, 26) + LOST + EXIT, True),
         # Of several ranks that print each step, the one that raised it prints no more.
         (steps(0, 20, "", "") + RAISED + steps(20, 26, "", "") + OTHER + EXIT, False),
@@ -214,3 +219,31 @@ def test_dates_tell_that_steps_below_an_exception_were_printed_before_it(
     warning = f"2031-11-20 {above} WARNING: slow batch\n" if above else ""
     (tmp_path / "train.log").write_text(warning + OTHER + dated)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"] * fatal
+
+
+SIGTERM = "W0701 10:30:06.1 4242 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 4303 closing signal SIGTERM\n"  # noqa: E501
+HYDRA = "Error executing job with overrides: ['lr=1']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence"),
+    [
+        (steps(0, 20) + OTHER, 0.95),
+        (steps(0, 20) + OTHER + steps(20, 21), 0.6),  # Written late, or a peer's, or it was caught.
+        (steps(0, 20) + OTHER + steps(20, 22), 0.6),
+        (steps(0, 20) + OTHER + steps(19, 20), 0.95),  # No progress.
+        (steps(0, 20) + OTHER + steps(20, 22) + EXIT, 0.8),  # Of which node is unknown.
+        (steps(0, 20) + OTHER + steps(20, 22) + SIGTERM, 0.95),
+        (steps(0, 20) + prefixed(OTHER) + steps(20, 22), 0.95),  # Of its own writer nothing follows.
+        # A handler printed it: its frames do not begin where a process does, or a logger's line stands above.
+        (steps(0, 20) + RAISED + steps(20, 21), 0),
+        (steps(0, 20) + "2031-07-01 10:00:00 ERROR upload failed\n" + OTHER + steps(20, 21), 0),
+        (steps(0, 20) + "upload failed, skipping it\n" + OTHER + steps(20, 21), 0),
+        (steps(0, 20) + HYDRA + RAISED + steps(20, 21), 0.6),  # Hydra leaves its own frames out.
+    ],
+)
+def test_how_sure_it_is_that_an_exception_with_steps_below_it_was_fatal(
+    tmp_path: Path, text: str, confidence: float
+) -> None:
+    (tmp_path / "train.log").write_text("world size: 1\n" + text)
+    assert [root.confidence for root in diagnose(tmp_path).root_causes] == [confidence] * bool(confidence)

@@ -1140,3 +1140,23 @@ def test_a_record_of_torch_s_error_handler(tmp_path: Path, message: str, between
 
 def test_a_message_of_torch_s_error_handler_without_a_stack_is_no_end(tmp_path: Path) -> None:
     assert not scan(tmp_path / "x.log", '    "message": "KeyError: 7",\n    "retries": 3\nstep 1 loss 2\n').errors
+
+
+LONE = "[rank{}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+WHOLE = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/job/t.py", line 5, in <module>\n[rank0]: ValueError: bad batch\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (LONE.format(1) + WHOLE, {(0, "ValueError"), (1, "OutOfMemoryError")}),
+        (WHOLE + LONE.format(1), {(0, "ValueError"), (1, "OutOfMemoryError")}),
+        (WHOLE + LONE.format(0), {(0, "ValueError")}),  # Printed and handled.
+        (LONE.format(1).removeprefix("[rank1]: ") + WHOLE, {(0, "ValueError")}),  # It may be of the same rank.
+        (WHOLE.replace("[rank0]: ", "") + LONE.format(1), {(None, "ValueError")}),
+    ],
+)
+def test_the_last_line_of_another_rank_s_exception_is_an_end_of_its_own(
+    tmp_path: Path, text: str, ends: set[tuple[int | None, str]]
+) -> None:
+    assert {(error.rank, error.type) for error in scan(tmp_path / "x.log", text).errors} == ends
