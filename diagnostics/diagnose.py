@@ -34,9 +34,8 @@ from diagnostics.report.symptoms import headline, positions
 from diagnostics.report.without_cause import Statement, run_measures, without_cause
 from diagnostics.tree import settings
 from diagnostics.tree.arbitrate import all_leaves, arbitrate, settled
-from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import built_in, load
-from diagnostics.tree.model import Tree, gates
+from diagnostics.tree.model import Tree, cut_sets, evaluate, gates, own_tree
 from diagnostics.tree.outcome import outcome, state_of
 
 Facts = Callable[[Evidence], object]  # The analysis whose result a cause is decided from.

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.contract.findings import Finding, Outcome, Suspicion
-from diagnostics.tree.evaluate import Branch, CutSet
+from diagnostics.tree.model import Branch, CutSet
 
 SCHEMA = "dtk.report/1"
 

@@ -10,7 +10,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, Finding, Status, Where, text_of
 from diagnostics.contract.formatting import bytes_text, filled, numbers_text, ranks_text
 from diagnostics.report.document import Span, Text
-from diagnostics.tree.evaluate import Branch
+from diagnostics.tree.model import Branch
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 

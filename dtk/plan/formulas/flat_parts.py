@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from dtk.engines.deepspeed.stage3 import Elements, gathered, gathered_elements, persistent
-from dtk.plan.formulas.holding import MASTER_BYTES, ROOT
-from dtk.plan.formulas.replication import Replicated
+from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Replicated
 from dtk.plan.formulas.tape import Buffer
 from dtk.sharding.declared import ITEM_BYTES, reduced_item_bytes
 

@@ -9,9 +9,8 @@ from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
 from dtk.plan.formulas.flat_parts import FlatParts
-from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.holding import Holding, Replicated
 from dtk.plan.formulas.prediction import Memory
-from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.shape import ModelShape, cut, model_shape, partial
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Buffer, Ledger, Value

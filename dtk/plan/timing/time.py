@@ -12,8 +12,8 @@ from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.pipeline import Action, Pipeline, walk as walk_pipeline
 from dtk.plan.formulas.closed_form import link
+from dtk.plan.formulas.holding import owned_elements
 from dtk.plan.formulas.prediction import Time, Transfer, notes
-from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, states_mesh, sums_of_gradients
 from dtk.plan.timing import work
 from dtk.plan.timing.alpha_beta import Cost, Group, collective

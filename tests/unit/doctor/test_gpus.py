@@ -6,7 +6,7 @@ from dtk.doctor import gpus as module, pairs
 from dtk.doctor.scope import Scope
 from tests.unit.doctor.machines import checks_of
 
-ALL = {**checks_of("gpus", "gpu_state", "links"), "p2p": pairs.p2p}
+ALL = {**checks_of("gpus", "gpu_state"), "p2p": pairs.p2p}
 CHECKS = checks_of("gpus")
 BAD = [
     ("devices", {"1.name": "Other GPU"}, "warning", "different kinds: Other GPU, Stub GPU", "VISIBLE_DEVICES=GPU-"),

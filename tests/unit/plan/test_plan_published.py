@@ -4,7 +4,7 @@ import pytest
 
 from dtk.config.compose import compose
 from dtk.plan.formulas.closed_form import closed_form
-from dtk.plan.formulas.replication import owned_elements
+from dtk.plan.formulas.holding import owned_elements
 from dtk.plan.formulas.shape import model_shape
 from dtk.sharding.declared import shard_elements
 from dtk.strategies.ddp import DDPConfig

@@ -1,8 +1,7 @@
 """The words of the fault tree: values on edges, and why a branch is ruled out or undecided."""
 
 from diagnostics.report.wording import WordedBranch, worded
-from diagnostics.tree.evaluate import evaluate
-from diagnostics.tree.model import Gate, Leaf
+from diagnostics.tree.model import Gate, Leaf, evaluate
 from tests.unit.diagnostics.tree.test_evaluate import finding, tree_of
 
 

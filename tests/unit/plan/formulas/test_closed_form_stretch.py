@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.closed_form import closed_form, memory
-from dtk.plan.formulas.replication import owned_elements
+from dtk.plan.formulas.holding import owned_elements
 from dtk.plan.job import planned_job
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig

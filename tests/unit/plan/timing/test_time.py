@@ -14,8 +14,8 @@ from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.models.build import build_model
 from dtk.plan.formulas.closed_form import closed_form
+from dtk.plan.formulas.holding import owned_elements
 from dtk.plan.formulas.prediction import Time
-from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.job import planned_job
 from dtk.plan.timing.hardware import Hardware, load_hardware

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.doctor.machines import checks_of
 
-CHECKS = checks_of("links")
+CHECKS = {name: run for name, run in checks_of("gpu_state").items() if name in ("nvlink", "pcie")}
 BAD = [
     ("nvlink", {"0.link.2": 0}, "failure", "GPU 0: NVLink 2 down, 3 of 4 up", "nvidia-smi nvlink -s -i 0"),
     ("nvlink", {"1.link": 0}, "failure", "GPU 1: fewer links up (0) than the others (4)", "nvidia-smi nvlink -s"),

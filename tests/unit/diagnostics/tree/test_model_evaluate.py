@@ -6,8 +6,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from diagnostics.contract.findings import SURE, Finding, Stated, Status
-from diagnostics.tree.evaluate import combine, cut_sets, evaluate
-from diagnostics.tree.model import Gate, Leaf, Node, Tree, leaves, minimal_cut_sets
+from diagnostics.tree.model import Gate, Leaf, Node, Tree, combine, cut_sets, evaluate, leaves, minimal_cut_sets
 
 CAUSES = ("c.a", "c.b", "c.c", "c.d")
 STATUSES: tuple[Status, ...] = ("confirmed", "undecided", "ruled_out")

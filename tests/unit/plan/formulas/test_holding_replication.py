@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
-from dtk.plan.formulas.replication import Replicated, owned_elements
+from dtk.plan.formulas.holding import Replicated, owned_elements
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.tape import Ledger
 from dtk.strategies.ddp import DDPConfig
