@@ -66,7 +66,9 @@ def make(request: Request, show: Callable[[str], None]) -> TuneReport:
             else:  # Search, then repeat what fits.
                 micro.find_largest(trials, sizes)
                 trials.rounds([micro.candidate(n) for n in micro.fitting(trials)], micro.FIRST + 1, request.repeats)
-        except micro.ProbeFailedError as error:
+        except (micro.ProbeFailedError, DtkError) as error:
+            if not trials.probes:  # The first could not start: the command is refused, and there is nothing to report.
+                raise
             failure = str(error)
         except KeyboardInterrupt:
             trials.stopped = STOPPED

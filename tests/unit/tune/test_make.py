@@ -12,6 +12,7 @@ from diagnostics.report.document import Document
 from diagnostics.report.jsonform import text
 from diagnostics.report.terminal import render
 from dtk.commands.main import main
+from dtk.errors import DtkError
 from dtk.tune import micro
 from dtk.tune.make import STOPPED, _Job, _searched
 from dtk.tune.model import TuneReport
@@ -115,3 +116,25 @@ def test_a_second_sigterm_does_not_cost_the_report(
     job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
     assert main(["tune", "micro_batch_size", *job, "--keep", str(folder)]) == 130
     assert "stopped by a signal" in capsys.readouterr().out
+
+
+def test_a_later_probe_that_cannot_start_keeps_the_measurements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk fills up, say: what was measured is reported, and the command fails; the first probe is refused."""
+    starts = 1
+
+    def run(overrides: list[str], config_dir: object, home: Path) -> Probe:
+        nonlocal starts
+        starts -= 1
+        if starts < 0:
+            raise DtkError("a short run could not start", "no space left on device")
+        return probe(1000.0)
+
+    monkeypatch.setattr("dtk.tune.probe.probe", run)
+    job = ["experiment=smoke", "strategy=ddp", "launcher.nproc=2", "train.global_batch_size=8"]
+    words = ["tune", "bucket", *job, "--json", "--keep", str(tmp_path)]
+    assert main(words) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert "no space left" in data["failure"] and data["candidates"][0]["tokens_per_s"]["median"] == 1000.0
+    assert main(words) == 2 and "no space left" in capsys.readouterr().err
