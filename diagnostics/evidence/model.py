@@ -316,7 +316,7 @@ def owner(relative: Path) -> Owner:
         and _TEXT["attempt"].fullmatch(folders[-2])
     ):
         return Owner(None, int(folders[-1]), attempt, "/".join(folders[:-2]))
-    match = _TEXT["worker"].search(relative.name)
+    match = _TEXT["process"].search(relative.name)
     return Owner(int(match[1]) if match else None, attempt=attempt)
 
 

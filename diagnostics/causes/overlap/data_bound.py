@@ -8,6 +8,7 @@ from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, F
 from diagnostics.evidence.logs.steps import LEAST
 
 _PRINTED_SHARE = 0.25  # Share of printed step time.
+_RECURS = 2  # Minimum number of lines that show a wait, for `LEAST` steps together, if only few lines are printed.
 _TEXTS = Texts(__file__)
 
 
@@ -20,8 +21,11 @@ def decide(view: Overview) -> Finding:
 
 
 def printed(view: Overview) -> Finding | None:
-    """Decide from the times printed in a log, except its first line, which includes the start of the workers."""
-    for file, (_, *times) in ((file, times) for file, times in view.data_times if len(times) >= LEAST):
+    """Decide from the times printed in a log."""
+    for file, times in view.data_times:
+        waits = [count for _, step, data, count in times if data >= _PRINTED_SHARE * step]
+        if len(times) < LEAST and (len(waits) < _RECURS or sum(waits) < LEAST):
+            continue  # Few steps may wait at the start of an epoch only.
         steps, step_s, data_s = map(sum, zip(*((n, n * step, n * data) for _, step, data, n in times), strict=True))
         if not 0 < data_s <= step_s:
             continue

@@ -107,9 +107,18 @@ class Steps(Struct):
 
     @property
     def data_times(self) -> list[tuple[int, float, float, float]]:
-        """Line of a step, its duration, its time waiting for data (s), and for how many steps it stands."""
-        rows = (zip(s.lines, s.took_s, s.data_s, s.stands_for(), strict=False) for s in self.series.values())
-        return next(filter(None, ([row for row in own if row[1] == row[1] and row[2] == row[2]] for own in rows)), [])
+        """Line of a step, its duration, its time waiting for data (s), and for how many steps it stands.
+
+        Without the first row if that includes the start of the workers, as it stands for the first steps of an epoch.
+        """
+        for each in self.series.values():
+            count = each.stands_for()
+            first = 0 if len(count) < 2 or count[0] > count[1] else 1
+            count[:1] = count[1:2] or count
+            rows = [*zip(each.lines, each.took_s, each.data_s, count, strict=False)][first:]
+            if rows := [row for row in rows if row[1] == row[1] and row[2] == row[2]]:
+                return rows
+        return []
 
     @property
     def last(self) -> int:

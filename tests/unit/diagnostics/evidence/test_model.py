@@ -107,7 +107,7 @@ def test_only_a_model_of_the_users_own_in_units_of_blocks(
         ("slurm-123456.out", Owner()),
         ("2026-01-01_train.log", Owner()),
         ("frank_4.log", Owner()),
-        ("worker_2.log", Owner(2)),
+        ("trainer_2.log", Owner(2)),
         ("task-5.err", Owner(5)),
         ("homeworker2.log", Owner()),
         ("stderr.1", Owner(1)),
@@ -115,7 +115,7 @@ def test_only_a_model_of_the_users_own_in_units_of_blocks(
         ("run/node_a/attempt_0/7/stdout.log", Owner(None, 7, 0, "run/node_a")),
         ("attempt_0/rank_00002/stderr.log", Owner(2, attempt=0)),
         ("attempt_0/123456/stderr.log", Owner(attempt=0)),
-        ("attempt_x/3/worker_4.log", Owner(4)),
+        ("attempt_x/3/trainer_4.log", Owner(4)),
         ("rank_1/rank_2.log", Owner(2)),
     ],
 )

@@ -166,6 +166,10 @@ def test_shm_of_tensors_that_processes_share(how):
         ("n4:71:90 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'\n" + FAILED, "NVCC_GENCODE"),
         ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "NVCC_GENCODE"),
         (
+            "THCudaCheck FAIL file=A.cu line=4 error=48 : no kernel image is available for execution on the device",
+            "nvidia-smi",
+        ),
+        (
             "ImportError: /env/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
             "other copies of libnccl.so",
         ),

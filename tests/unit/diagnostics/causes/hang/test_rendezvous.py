@@ -205,8 +205,12 @@ def test_warnings_of_addresses_alone_are_a_suspicion(tmp_path: Path, head: str) 
     assert (report.root_causes, report.outcome) == ((), "undecided")
     assert [each.finding.cause for each in report.findings if each.finding.suspected] == ["hang.rendezvous"]
     failed = "[E socket.cpp:462] [c10d] The server socket has failed to listen on any local network address.\n"
-    (tmp_path / "train.log").write_text(warning + failed + f"{STORE_AT}RuntimeError: {BUSY}{warning[len(head) :]}")
-    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rendezvous"]
+    # None of the addresses is left, in an excerpt that is cut there, and as a whole.
+    for more in ("", f"{STORE_AT}RuntimeError: {BUSY}{warning[len(head) :]}"):
+        (tmp_path / "train.log").write_text(warning + failed + more)
+        assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rendezvous"]
+    (tmp_path / "train.log").write_text(warning + failed + "".join(f"step {n} loss 2.0\n" for n in range(1, 20)))
+    assert not diagnose(tmp_path).root_causes, "the job went on"
 
 
 BARRIER = (

@@ -79,6 +79,25 @@ def test_a_line_stands_for_the_steps_since_the_line_before(
     assert status_in(tmp_path) == ("confirmed" if is_bound else "ruled_out")
 
 
+@pytest.mark.parametrize(
+    ("waits_s", "status"),
+    [
+        ((1.1, 1.1, 1.2), "confirmed"),
+        ((0.01, 1.1, 0.01), "undecided"),  # Once, as a server or a cache may need.
+        ((1.1, 0.01, 0.01), "undecided"),
+        ((0.01, 0.01, 0.02), "undecided"),
+    ],
+)
+def test_few_lines_that_stand_for_many_steps(tmp_path: Path, waits_s: tuple[float, ...], status: str) -> None:
+    """An excerpt from the middle of an epoch: the first line does not include the start of the workers."""
+    text = (
+        "2020-05-15 14:41:49,633 - mmdet - INFO - Epoch [1][{n}/2500]\tlr: 0.01, time: {s}, data_time: {w}, loss: 1.8"
+    )
+    lines = (text.format(n=250 + 50 * n, s=1.9, w=wait_s) for n, wait_s in enumerate(waits_s))
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    assert status_in(tmp_path) == status
+
+
 def test_a_line_that_averages_over_steps_stands_for_them(tmp_path: Path) -> None:
     """MMEngine's first line of an epoch is of 50 steps."""
     lines = (
