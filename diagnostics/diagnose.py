@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
@@ -21,7 +22,7 @@ from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
-from diagnostics.contract.findings import Detection, Detector, Finding, Status, Suspicion, text_of
+from diagnostics.contract.findings import SUSPECTED, Detection, Detector, Finding, Status, Suspicion, text_of
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.job.registry import unused
 from diagnostics.evidence.limits import Limits, reading
@@ -76,12 +77,10 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     with budget(evidence.limits, evidence.disk_bytes):
-        placed = _guarded(evidence, "cause", "settings", partial(_placed, evidence, findings), lambda why: findings)
+        marked = settings.mark_injected(evidence, findings)
+        place = partial(settings.place, evidence, marked)
+        placed = _guarded(evidence, "cause", "settings", lambda: [*named(evidence, place())], lambda why: findings)
         return conclude(evidence, trees, placed, measures, source or str(path))
-
-
-def _placed(evidence: Evidence, findings: list[Finding]) -> list[Finding]:
-    return [*named(evidence, settings.place(evidence, settings.mark_injected(evidence, findings)))]
 
 
 def conclude(
@@ -216,8 +215,11 @@ def _decided(
     decided = list(cause.decide(built))
     if not decided or any(finding.cause != cause.id for finding in decided):
         raise ValueError("it returned no finding for it")
-    for finding in decided:
+    apart = {(fact.file, fact.line) for fact in evidence.facts if "apart" in fact.fields}
+    for n, finding in enumerate(decided):
         _check_texts(finding)
+        if finding.evidence and apart >= {(item.file, item.line) for item in finding.evidence}:  # A suspicion.
+            decided[n] = replace(finding, confidence=min(finding.confidence, SUSPECTED))
     return decided
 
 

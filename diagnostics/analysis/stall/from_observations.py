@@ -109,7 +109,10 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     if dump is None or main is None:  # A wait whose purpose the kernel does not report is the best guess.
         unknown = observed.blocked_s >= STALL_S and activity.blocked_in_kernel(observed.last.wchan) is None
         return InCollective("", None, "process", observed.file) if unknown else None
-    threads, at, phase = [main], activity.doing(dump), _phase(main)
+    functions = {frame.function.rpartition(".")[2] for frame in main.frames if is_library(frame.file)}
+    phase: Literal["", "forward", "backward"] = "forward" if "_call_impl" in functions else ""
+    phase = "backward" if "_engine_run_backward" in functions else phase  # Recomputed layers run within it.
+    threads, at = [main], activity.doing(dump)
     if at.doing in {"lock", "device"} or phase == "backward":  # Another thread may communicate on its behalf.
         threads += dump.threads
     place, frames = next(((place, thread.frames) for thread in threads if (place := _communicates(thread))), (None, ()))
@@ -118,12 +121,6 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     users = tuple(filter(stacks.is_users, frames))
     path = tuple(at for at in frames if stacks.is_users(at) or (_PACKAGE.search(at.file) and not stacks.is_native(at)))
     return InCollective(*place, "stacks", dump.file, None, users, dump.time_s, path, phase) if place else None
-
-
-def _phase(main: Thread) -> Literal["", "forward", "backward"]:
-    """Return the pass of a model that a rank is in; recomputed layers run within the backward pass."""
-    functions = {frame.function.rpartition(".")[2] for frame in main.frames if is_library(frame.file)}
-    return "backward" if "_engine_run_backward" in functions else "forward" if "_call_impl" in functions else ""
 
 
 def _communicates(thread: Thread) -> tuple[str, Frame] | None:

@@ -2,7 +2,6 @@
 
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
-from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding
@@ -12,19 +11,13 @@ _TEXTS = Texts(__file__)
 TOO_MUCH = 0.9  # Share of the device above which model states leave no room for a step.
 
 
-def _placing(job: JobMemory) -> RanOut | None:
-    """Return the record of a rank that ran out of memory while placing model states, for no other reason."""
-    for record in job.ran_out:
-        needed = (record.allocated_bytes or 0) + (record.requested_bytes or 0)
-        if record.device == "cuda" and record.placing and record.total_bytes and needed > TOO_MUCH * record.total_bytes:
-            return record
-    return None
-
-
 def decide(job: JobMemory) -> Finding:
     """Compare the model states of one rank with the memory that it may use."""
     states, capacity = job.size.states(), job.capacity()
-    if states is None and (record := _placing(job)) is not None:
+    placing = (record for record in job.ran_out if record.device == "cuda" and record.placing and record.total_bytes)
+    needed = ((record, (record.allocated_bytes or 0) + (record.requested_bytes or 0)) for record in placing)
+    alone = (record for record, size in needed if size > TOO_MUCH * (record.total_bytes or 0))
+    if states is None and (record := next(alone, None)) is not None:
         return shared.confirmed(
             job,
             _TEXTS.facts(

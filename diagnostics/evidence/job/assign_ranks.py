@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,10 @@ def merge_errors(errors: list[RankError]) -> list[RankError]:
     kept, with the exit code, signal, step and time of the others if it has none.
     """
     by_rank: defaultdict[int | None, list[RankError]] = defaultdict(list)
-    for error in sorted(errors, key=_fullness):
+    ordered = sorted(errors, key=attrgetter("file", "line", "type", "message"))
+    # The most complete first: with a type, with frames, from a separate file.
+    ordered.sort(key=lambda e: (not e.type, not e.frames, e.line > 0 or e.file == "status.json"))
+    for error in ordered:
         if error.rank is None:
             matching = (other for other in by_rank[None] if (other.type, other.signal) == (error.type, error.signal))
             if not any(_words(other.message) == _words(error.message) for other in matching):
@@ -208,12 +212,6 @@ def merge_errors(errors: list[RankError]) -> list[RankError]:
     merged = [error for group in by_rank.values() for error in group]
     merged.sort(key=lambda e: (e.time_s is None, e.time_s or 0.0, e.file, e.line, e.type, e.message))
     return sorted(merged, key=lambda error: (error.rank is None, error.rank or 0))
-
-
-def _fullness(error: RankError) -> tuple[Any, ...]:
-    """Sort key, most complete first: with a type, with frames, from a separate file."""
-    own_file = error.line == 0 and error.file != "status.json"
-    return (not error.type, not error.frames, not own_file, error.file, error.line, error.type, error.message)
 
 
 def _same(error: RankError, other: RankError) -> bool:

@@ -40,12 +40,12 @@ JOB_S = 90 * 86_400.0
 WINDOWS_S = 86_400.0
 """Profiler windows further apart are from one job only if a process is in both."""
 APART_S = 12 * 3600.0
-"""Lines of a kernel further before or after a job do not explain it: less may be due to zones that no line tells."""
+"""Lines of a kernel further before or after a job are left out: less may be due to zones that no line tells."""
 _FINE_MS = 0.01  # No two ranks make a call in one nanosecond. Coarse clocks, and dumps without calls, show no copy.
 _AFTERMATH_S = 1800.0  # Training that goes on for longer after a fault does not end by it.
 _NAMED = 4  # Chosen: files, or files of one job, that a message names.
 _DIGESTED = 64  # Chosen: blocks of a file that its hash covers, so that traces of gigabytes take no minute.
-_HOUR_S = 3600.0  # Chosen: zones of whole hours, of which fewer than of quarters fit by chance.
+_ZONE_STEP_S = 1800.0  # Chosen: zones of whole and half hours, of which fewer than of quarters fit by chance.
 _HEAD_BYTES = 64 << 10
 _ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
 MOST_REPORTED = 3  # Maximum number of reported attempts before the last one.
@@ -179,7 +179,11 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
 
 
 def of_other_times(evidence: Evidence) -> dict[int, str]:
-    """Return the kernel's lines that are dated long before or after the job, or long before its last step."""
+    """Return the kernel's lines that are dated long before or after the job, or long before its last step.
+
+    Others outside of its time are marked as `apart` and decide nothing alone, unless they are of its end in another
+    zone: in some zone, any line is of the time of a job that took hours.
+    """
     kernel = [fact for fact in evidence.facts if fact.kind in OF_KERNEL]
     if not kernel:
         return {}
@@ -195,17 +199,25 @@ def of_other_times(evidence: Evidence) -> dict[int, str]:
             began += [min(dates)] if is_dated else []
             dates = moments(tail(evidence.root / file).decode("utf-8", "replace")) if is_dated else []
             ended.append(max(dates, default=inf))  # Without any, this file may have been written until much later.
-    first_s, last_s = min(began, default=0.0) - APART_S, max(ended, default=inf) + APART_S
+    first_s, last_s = min(began, default=0.0), max(ended, default=inf)
     began_s, step_s = (min(times), max(times)) if times and not training_ended(evidence) else (inf, 0.0)
     end_s = max([step_s, *(at for at in ended if at < inf)])
-    rows: dict[int, str] = {}
+    rows, lists = dict[int, str](), (fact.fields for fact in evidence.facts if fact.kind == "torchrun_list")
+    pids = {pid for fields in lists for pid in fields["pids"]}
     for fact in kernel:
-        if (at := moment(fact.fields.get("last", fact).text, first_s + APART_S)) is None:
+        if (at := moment(fact.fields.get("last", fact).text, first_s)) is None:
             continue
-        is_of_end = (at - step_s + NOTICED_S) % _HOUR_S <= end_s - step_s + 2 * NOTICED_S  # In another zone.
+        near = [(at - last + NOTICED_S) % _ZONE_STEP_S for last in {step_s, end_s} if last]
+        is_of_end = min(near, default=inf) <= 2 * NOTICED_S  # In another zone.
         survived = began_s <= at < step_s - _AFTERMATH_S and not is_of_end
-        if survived or not first_s <= at <= last_s:
+        if survived or not first_s - APART_S <= at <= last_s + APART_S:
             rows[id(fact)] = "survived" if survived else "before" if at < first_s else "after"
+        elif (
+            began
+            and fact.fields.get("pid") not in pids
+            and not (first_s - NOTICED_S <= at <= last_s + _AFTERMATH_S or is_of_end)
+        ):
+            fact.fields["apart"] = True
     return rows
 
 

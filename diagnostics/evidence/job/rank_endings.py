@@ -83,13 +83,13 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 
 
 def _of_python(fact: LogFact) -> bool:
-    """Return whether a line about a killed process may be about a rank: it names Python, Ray's or no program."""
-    return str(fact.fields.get("name", "python")).startswith(("python", "pt_", "ray::"))
+    """Return whether a line about a killed process may be about a rank: of its time, of Python, Ray's or no program."""
+    return "apart" not in fact.fields and str(fact.fields.get("name", "python")).startswith(("python", "pt_", "ray::"))
 
 
 def memory_kills(evidence: Evidence) -> list[LogFact]:
     """Return the lines about processes that were killed because memory ran out: the kernel's, then Slurm's."""
-    kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
+    kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom" and "apart" not in fact.fields]
     return kernel + [f for f in evidence.facts if f.kind == "srun_task" and "oom" in {e.kind for e in ends.of_srun(f)}]
 
 

@@ -327,14 +327,6 @@ class _Scan(Struct):
         series = self.steps.series.values()
         return error.after_s is not None and any(0 < error.after_s - each.at_s[-1] < ZONE_S for each in series)
 
-    def _below(self, error: RankError, failed: Sequence[int]) -> RankError:
-        """Return an exception with how many steps are below it, unless peers or a launcher tell of an end there."""
-        stopping = (fact.line for fact in self.read.facts if fact.kind == "torchrun_signal")
-        if not error.type or self._printed_before(error) or any(at > error.line for at in (*failed, *stopping)):
-            return error
-        own, of_rank = self.streams.below.get(error.line, 0), error.rank is not None and any(self.streams.streams)
-        return replace(error, below=own if of_rank else max(own, self.steps.further(error.line)))
-
     def _survival(self, failed: Sequence[int]) -> Callable[[int, int | None], bool]:
         """Return what says whether the job survived what a rank says in a line; `failed`: lines of others' ends."""
         steps, prefixed = self.steps, any(self.streams.streams)
@@ -397,7 +389,12 @@ class _Scan(Struct):
         read.errors = [*lost.values(), *read.errors]
         read.facts = [fact for fact in read.facts if fact.kind != "handled_error" or fact.line not in lost]
         self.streams.went_on(is_past)
-        read.errors = [self._below(error, failed) for error in read.errors]
+        told = max([*failed, *(fact.line for fact in read.facts if fact.kind == "torchrun_signal")], default=0)
+        for n, error in enumerate(read.errors):
+            if error.type and told < error.line and not self._printed_before(error):
+                of_rank = error.rank is not None and any(self.streams.streams)
+                below = self.streams.below.get(error.line, 0), 0 if of_rank else self.steps.further(error.line)
+                read.errors[n] = replace(error, below=max(below))
         handled = [fact for fact in read.facts if fact.kind == "handled_error" and fact.fields["frames"]]
         first = handled[0].fields if len(handled) == 1 and not read.errors else {}  # Of several, some were caught.
         if first and tracebacks.is_entry(first["frames"]) and not first["type"].endswith("Warning"):

@@ -136,7 +136,7 @@ def test_training_that_goes_on_or_has_ended_is_not_stalled(tmp_path: Path, log: 
 
 @pytest.mark.parametrize("end", ["Training complete\n", ""])
 def test_the_kernels_log_beside_a_job_that_ended(tmp_path: Path, end: str) -> None:
-    (tmp_path / "dmesg.txt").write_text(SILENT.format(1).replace(" 10:", " 09:"))
+    (tmp_path / "dmesg.txt").write_text(SILENT.format(49).replace(" 10:", " 09:"))
     (tmp_path / "job.log").write_text(dated(range(50)) + end)
     report = diagnose(tmp_path)
     assert [root.cause for root in report.root_causes] == ([] if end else [ID])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
@@ -19,6 +20,7 @@ JOB = (
 )
 LOST = "NVRM: Xid (PCI:0000:1a:00): 79, pid=77, name=fit, GPU has fallen off the bus."
 KILLED = "Out of memory: Killed process 5150 (python3) total-vm:9kB, anon-rss:8kB"
+GPU_FAULT = "hardware.gpu_fault"
 
 
 def job(folder: Path, kernel: str, log: str = JOB) -> Evidence:
@@ -127,3 +129,41 @@ def test_a_fault_that_training_survived_for_long_decides_nothing(
 def test_steps_that_are_far_apart_and_a_job_that_ended_in_order_keep_it(tmp_path: Path, log: str) -> None:
     log = log if log.endswith("list'\n") else log.replace("\n".join(JOB.splitlines()[2:]) + "\n", "")
     assert of_kernel(job(tmp_path, f"[Mon Mar 10 09:20:00 2031] {LOST}", log))
+
+
+WAITING = stepping(3).partition("[rank2]")[0]
+STOPPED = "2031-03-10 09:40:00,120 INFO fit: gave up\n"
+LISTED = "  time      : 2031-03-10_08:59:59\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n"
+
+
+@pytest.mark.parametrize(
+    ("at", "more", "of_job"),
+    [
+        ("09:00:20", "", True),
+        ("09:20:00", "", True),  # The last line of a job is not its end.
+        ("08:40:00", "", True),
+        ("11:00:00", "", True),  # In a zone two hours ahead it is of the end.
+        ("03:29:30", "", True),  # The same, of five and a half hours.
+        ("11:13:00", "", False),
+        ("04:13:00", "", False),
+        ("04:13:00", STOPPED, False),
+        ("04:10:20", STOPPED, True),
+        ("04:13:00", LISTED, True),  # It names a process of the job.
+    ],
+)
+def test_a_fault_outside_of_the_job_s_time_is_only_suspected(tmp_path: Path, at: str, more: str, of_job: bool) -> None:
+    evidence = job(tmp_path, f"[Mon Mar 10 {at} 2031] {LOST}", WAITING + more)
+    assert ["apart" in fact.fields for fact in evidence.facts if fact.kind == "xid"] == [not of_job]
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes if root.cause.startswith("hardware")] == [GPU_FAULT] * of_job
+    (fault,) = (each.finding for each in report.findings if each.finding.cause == GPU_FAULT)
+    assert fault.suspected != of_job
+
+
+@pytest.mark.parametrize(("at", "kinds"), [("11:13:00", ["hang.rank_killed"]), ("09:00:10", ["memory.host"])])
+def test_a_process_that_was_killed_at_another_time_is_none_of_the_job(
+    tmp_path: Path, at: str, kinds: list[str]
+) -> None:
+    killed = "srun: error: node1: task 1: Killed\n"
+    job(tmp_path, f"[Mon Mar 10 {at} 2031] {KILLED}", WAITING + killed)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == kinds
