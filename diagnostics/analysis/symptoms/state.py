@@ -18,7 +18,7 @@ from diagnostics.contract.formatting import UNNAMED, Phrase
 from diagnostics.evidence.calls import TRANSFERS
 from diagnostics.evidence.endings import Ending, ends_a_rank, of_error
 from diagnostics.evidence.model import LogFact
-from diagnostics.evidence.readers.log import ENDED
+from diagnostics.evidence.readers.log import ENDED, last_progress
 
 EVENTS = frozenset({"nccl_ib_async", "link_down"})
 """Kinds of lines about a port, which a job that goes on writes too."""
@@ -57,9 +57,13 @@ def ended_by(job: JobState, *, by_exit_codes: bool = True) -> Callable[[str, int
     signs: list[LogFact | Ending] = [end for end in ends if not end.of_program and end.kind != "stopped"]
     signs = [end for end in signs if by_exit_codes or not (isinstance(end, Ending) and end.only_exit_code)]
     signs += [fact for fact in evidence.facts if fact.kind in _GAVE_UP]  # Some of these are warnings too.
+    # NCCL warns on stdout before torch raises on stderr: of one failure, either may come first in a file.
+    facts = [f for f in evidence.facts if f.kind == "dist_backend_error" and "remote" not in f.text]
+    raised = {fact.file: fact.line for fact in facts if fact.line > last_progress(evidence).get(fact.file, 0)}
 
     def ended(file: str, line: int) -> bool | None:
         behind = [sign.line if sign.file == file else inf for sign in signs if sign.file != file or sign.line >= line]
+        behind += [line] if raised.get(file, line) < line else []
         if signs or own:
             first = min(behind, default=inf)
             return bool(behind) and not any(place[0] != file or place[1] < first for place in own)

@@ -263,6 +263,31 @@ def test_a_warning_alone_is_suspected_at_most(tmp_path, warning, before, after, 
     assert any(finding.finding.suspected for finding in report.findings) == is_suspected
 
 
+DUPLICATE = WARN.format("bootstrap.cc:201") + "Bootstrap Root : rank 3 of 8 ranks has already checked in\n"
+
+
+@pytest.mark.parametrize("warning", [*WARNINGS[:-1], DUPLICATE])
+def test_a_warning_may_stand_below_the_error_that_it_explains(tmp_path, warning):
+    """NCCL prints to stdout, and torch to stderr, which is not buffered."""
+    (tmp_path / "train.log").write_text(f"[rank0]: starting\n{FAILED}{warning}")
+    assert len(confirmed_of_environment(diagnose(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("warning", [NO_PEER, DUPLICATE])
+@pytest.mark.parametrize(
+    "before",
+    [
+        FAILED + "".join(f"step {n} loss {3 - n / 100:.2f}\n" for n in range(20)),
+        FAILED + RAISED,
+        RAISED + FAILED,
+        "RuntimeError: NCCL error in: a.cpp:1, remote process exited or there was a network error\n",
+    ],
+)
+def test_a_warning_below_something_else_is_not_the_cause(tmp_path, warning, before):
+    (tmp_path / "train.log").write_text(f"[rank0]: starting\n{before}{warning}")
+    assert not confirmed_of_environment(diagnose(tmp_path))
+
+
 def test_thousands_of_warnings_are_decided_within_the_budget(tmp_path):
     """Whether a warning ended the job, and which cases it excludes, is not worked out again for each line."""
     warnings = "NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory"
