@@ -14,8 +14,6 @@ from diagnostics.analysis.stall.job_state import SIZES, JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._parts import RECORD
-from diagnostics.causes.hang._unconfirmed import Otherwise, left_open, unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import CITED, EvidenceItem, Finding, Remedy, Text, Where, confirmed
 from diagnostics.contract.formatting import Phrase, filled
@@ -193,10 +191,10 @@ def decided(
     stall: Stall,
     reading: Reading,
     findings: list[Finding],
-    missing: Phrase = RECORD,
+    missing: Phrase = _parts.RECORD,
     *,
     silent: bool = False,
-    otherwise: Otherwise = lambda stall, waits: None,
+    otherwise: _parts.Otherwise = lambda stall, waits: None,
 ) -> list[Finding]:
     """Return the most confident findings, including those for divergences, or why the cause is not confirmed."""
 
@@ -206,7 +204,7 @@ def decided(
         survey = stall.job.survey
         kinds = set[str]().union(*(record.recorders for record in survey.ranks.values()))
         if waits and (lacking := [rank for rank, record in survey.ranks.items() if kinds - record.recorders]):
-            return left_open(TEXTS.phrase("partly_recorded", who=lacking), DETAIL)
+            return _parts.left_open(TEXTS.phrase("partly_recorded", who=lacking), DETAIL)
         return TEXTS.ruled_out("agree", count=survey.positions) if waits else None
 
     # Each divergence counts for each kind that may explain it, as two kinds may explain the same calls.
@@ -214,7 +212,7 @@ def decided(
     differ = [_finding(stall, divergence, kind, reading) for divergence, kind in pairs if kind in reading.kinds]
     findings = _parts.surest([*differ, *findings])
     findings = findings or ([_open(stall.timeouts)] if stall.timeouts else [])
-    return findings or [unconfirmed(stall, missing, silent=silent, otherwise=contradicted)]
+    return findings or [_parts.unconfirmed(stall, missing, silent=silent, otherwise=contradicted)]
 
 
 def _open(group: GroupLog) -> Finding:

@@ -10,7 +10,6 @@ from diagnostics.analysis.stall.endings import FirstEndings
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import CERTAIN, CITED, OPEN, STATED, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
@@ -139,24 +138,24 @@ def _place(ending: Ending) -> tuple[Where, ...]:
 
 def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:
     """Return why no rank is known to have ended this way before the others."""
-    if answer := undecidable(stall, missing, **may_be):
+    if answer := _parts.undecidable(stall, missing, **may_be):
         return answer
     job = stall.job
     if late := {rank: end.summary for rank, end in job.after_stall.items() if end.kind == kind}:
-        return left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
+        return _parts.left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unexplained:
-        return left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
+        return _parts.left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
     if silent := silent or ras.unanswered(job.evidence):
-        return left_open(TEXTS.phrase("silent", who=silent), missing)
+        return _parts.left_open(TEXTS.phrase("silent", who=silent), missing)
     if job.evidence.errors and not job.endings:
         text = TEXTS.phrase("unnamed_exit", what=job.evidence.errors[0].message)
-        return left_open(text, missing, basis="waiting")
+        return _parts.left_open(text, missing, basis="waiting")
     if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
-        return left_open(TEXTS.phrase("failed", who=failed), missing, basis="waiting")
+        return _parts.left_open(TEXTS.phrase("failed", who=failed), missing, basis="waiting")
     if unknown := job.without_ending():
-        return ending_unknown(missing, unknown)
+        return _parts.ending_unknown(missing, unknown)
     if first_is_unknown(job.endings.values()):
         row = "unnamed_peer" if UNNAMED in job.endings else "only_peers"
-        return left_open(TEXTS.phrase(row, who=sorted(job.endings)), missing, basis="waiting")
+        return _parts.left_open(TEXTS.phrase(row, who=sorted(job.endings)), missing, basis="waiting")
     return TEXTS.ruled_out(world=max(job.world(), 1), count=len(job.endings))

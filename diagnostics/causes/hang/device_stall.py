@@ -8,7 +8,6 @@ from diagnostics.analysis.stall.late import late_roots, not_late
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import CERTAIN, Finding
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import Call
@@ -39,7 +38,7 @@ def decide(stall: Stall) -> Finding:
     """Decide from what NCCL's dumps say of calls that devices began and completed."""
     case, job = stalled_devices(stall.job), stall.job
     if case is None:
-        return unconfirmed(stall, _TEXTS.phrase("counters"))
+        return _parts.unconfirmed(stall, _TEXTS.phrase("counters"))
     counts = _TEXTS.phrase("not_begun" if case.begun else "counts", case=case)
     details: dict[int, str | Phrase] = dict.fromkeys(case.ranks, _TEXTS.phrase("enqueued"))
     if not case.peers:

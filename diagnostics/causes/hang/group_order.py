@@ -5,7 +5,6 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, Finding, Where
 from diagnostics.contract.formatting import Phrase
 
@@ -15,7 +14,7 @@ _TEXTS = Texts(__file__)
 def decide(stall: Stall) -> list[Finding]:
     """Decide from cycles of the wait-for graph with collectives of more than one group."""
     findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, GroupOrder)]
-    return [_parts.assuming(stall.job, finding) for finding in findings] or [unconfirmed(stall)]
+    return [_parts.assuming(stall.job, finding) for finding in findings] or [_parts.unconfirmed(stall)]
 
 
 def _finding(stall: Stall, case: GroupOrder) -> Finding:

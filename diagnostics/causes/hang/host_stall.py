@@ -9,8 +9,6 @@ from diagnostics.analysis.stall.stack_evidence import HostOutside
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DUMPS
-from diagnostics.causes.hang._stacks import described, doing, fix
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract import findings as level
 from diagnostics.contract.findings import CITED, Cost, EvidenceItem, Finding, FormattedFacts, confirmed
 from diagnostics.evidence.model import RunEvidence
@@ -32,7 +30,7 @@ def _late_host(case: HostStall) -> FormattedFacts:
     if rows == ["unseen"]:
         rows += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
     look = _TEXTS.phrase("look", ranks=case.ranks, since=since)
-    figures = {"missed": missed, "doing": doing(at, explained=True), "fix": fix(at, look), "dumps": DUMPS}
+    figures = {"missed": missed, "doing": _parts.doing(at, explained=True), "fix": _parts.fix(at, look), "dumps": DUMPS}
     return _TEXTS.facts(rows, case=case, **figures)
 
 
@@ -41,11 +39,11 @@ def _host_outside(case: HostOutside) -> FormattedFacts:
     return _TEXTS.facts(
         "holds" if case.holders else ("outside", "working") if case.working else "outside",
         case=case,
-        place=described(place),
+        place=_parts.described(place),
         op=place.op,
         waited=_TEXTS.phrase("waited", case=case) if case.blocked_s >= STALL_S else "",
-        doing=doing(first, explained=True),
-        fix=fix(first),
+        doing=_parts.doing(first, explained=True),
+        fix=_parts.fix(first),
     )
 
 
@@ -58,7 +56,7 @@ def decide(stall: Stall) -> list[Finding]:
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
         findings.append(_parts.assuming(stall.job, _finding(stall, stall.host)))
-    return findings or [unconfirmed(stall, _MISSING, silent=True)]
+    return findings or [_parts.unconfirmed(stall, _MISSING, silent=True)]
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
@@ -68,7 +66,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         place = _parts.where(first, at.frame, _parts.says("is_there", what=at.words))
     else:
         place = _parts.where(first, case.last, _parts.says("last_called", what=case.last.text) if case.last else None)
-    stack = EvidenceItem("stacks", case.stack_file, _parts.says("of_rank", rank=first, what=doing(at)))
+    stack = EvidenceItem("stacks", case.stack_file, _parts.says("of_rank", rank=first, what=_parts.doing(at)))
     return _parts.confirmed(
         job,
         _late_host(case),
@@ -91,7 +89,7 @@ def _suspended(run: RunEvidence) -> Finding:
     silent_s = max(0.0, time() - max(run.heartbeats[rank].time_s for rank in ranks))
     at = Activity("stopped", phrase("stopped"), None)
     return confirmed(
-        facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=fix(at)),
+        facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=_parts.fix(at)),
         confidence=level.SEEN,
         ranks=ranks,
         victims=tuple(sorted(set(run.heartbeats) - set(ranks))),
@@ -111,10 +109,10 @@ def _outside(case: HostOutside) -> Finding:
         for rank, at in list(case.activities.items())[:CITED]
     ]
     stacks = [
-        EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=doing(at)))
+        EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=_parts.doing(at)))
         for rank, at in case.activities.items()
     ]
-    stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=described(place))
+    stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=_parts.described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
     return confirmed(
         facts=_host_outside(case),

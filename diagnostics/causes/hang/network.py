@@ -7,7 +7,6 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, Finding
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact
@@ -90,7 +89,7 @@ def decide(stall: Stall) -> list[Finding]:
         )
         for case in never_complete(stall.job)
     ]
-    return findings or [unconfirmed(stall)]
+    return findings or [_parts.unconfirmed(stall)]
 
 
 CAUSE = declared(__file__, explain, decide)

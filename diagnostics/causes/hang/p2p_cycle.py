@@ -9,7 +9,6 @@ from diagnostics.analysis.stall.stack_evidence import InCollective, communicatin
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._messages import figures, finding
-from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
 from diagnostics.contract.findings import CERTAIN, CITED, LIKELY, SUSPECTED, EvidenceItem, Finding
 from diagnostics.contract.formatting import file_name, joined
 from diagnostics.evidence.calls import TRANSFERS
@@ -36,18 +35,20 @@ def decide(stall: Stall) -> list[Finding]:
     findings = [finding(stall, wait, _TEXTS.facts(**figures(wait))) for wait in waits]
     if (transfer := unrecorded_transfer(stall.job)) is not None:
         findings.append(_unrecorded(stall, transfer))
-    return findings or [unconfirmed(stall, UNRECORDED, otherwise=_otherwise)]
+    return findings or [_parts.unconfirmed(stall, _parts.UNRECORDED, otherwise=_otherwise)]
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     """Return undecided if gloo may not have recorded the send or receive that a rank waits in; otherwise None."""
-    missing = _parts.recording(stall.job.evidence, UNRECORDED)
+    missing = _parts.recording(stall.job.evidence, _parts.UNRECORDED)
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
     if not waits and unseen and not stall.job.behind():
-        return left_open(_TEXTS.phrase("maybe", who=unseen), missing)
+        return _parts.left_open(_TEXTS.phrase("maybe", who=unseen), missing)
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unexplained):
         return None
-    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
+    return _parts.left_open(
+        _TEXTS.phrase("maybe_unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis
+    )
 
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:

@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
-from diagnostics.causes.hang._unconfirmed import left_open
+from diagnostics.causes.hang._parts import left_open
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import CERTAIN, OPEN, POSSIBLE, PROBABLE, SEEN, Finding, Text
 from diagnostics.evidence.calls import own_line

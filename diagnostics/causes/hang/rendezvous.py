@@ -7,8 +7,6 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.startup import Meeting, Startup, at_start, lasted_s, not_yet_met
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._stacks import doing as described, fix
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract import findings as level
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import CITED, Cost, EvidenceItem, Finding, confirmed
@@ -38,7 +36,7 @@ def decide(stall: Stall) -> Finding:
         facts = _TEXTS.facts(row, ranks=ranks, last=waits[-1].fields)
         return Finding(status="undecided", facts=facts, confidence=0.0, victims=ranks, evidence=(*_parts.lines(waits),))
     if case is None:
-        return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
+        return _parts.unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
     rows = (kind for kind in ("nccl_rank_count", "port_in_use", "port_refused", "mesh_failed") if kind in kinds)
@@ -88,7 +86,7 @@ def _nobody(case: Startup) -> Finding:
     first = activities[ranks[0]]
     still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
     return confirmed(
-        facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=described(first), fix=fix(first)),
+        facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=_parts.doing(first), fix=_parts.fix(first)),
         confidence=level.CERTAIN if still_s >= _SLOW_S else level.LIKELY,
         victims=ranks,
         where=tuple(

@@ -5,7 +5,6 @@ from diagnostics.analysis.symptoms.absent import not_set_up
 from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import PLAUSIBLE, Cost, Finding, Group, confirmed
 
 _TEXTS = Texts(__file__)
@@ -21,7 +20,7 @@ def decide(stall: Stall) -> Finding:
         return _parts.confirmed(stall.job, facts, PLAUSIBLE, ranks=ranks, victims=others, evidence=items)
     wait = next((wait for wait in state.waits if wait.first and wait.whole_group), None) if state else None
     if wait is None:
-        return unconfirmed(stall)
+        return _parts.unconfirmed(stall)
     lines = [fact for fact in stall.job.evidence.facts if fact.kind == "watchdog_timeout" and fact.rank in wait.ranks]
     return confirmed(
         facts=_TEXTS.facts(who=wait.ranks, count=len(wait.ranks), wait=wait),

@@ -11,7 +11,6 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
 from diagnostics.contract.artifacts import PAUSED
 from diagnostics.contract.findings import LIKELY, SEEN, SUSPECTED, Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import ranks_spoken
@@ -69,8 +68,10 @@ def decide(stall: Stall) -> Finding:
     """Decide from the times at which ranks reached the same positions."""
     case, job = late_rank(stall.job), stall.job
     if case is None:
-        maybe = left_open(_TEXTS.phrase("maybe", who=stall.unexplained), _MISSING, basis=stall.unexplained_basis)
-        return unconfirmed(stall, _MISSING, otherwise=lambda of, waits: maybe if waits and of.unexplained else None)
+        maybe = _parts.left_open(_TEXTS.phrase("maybe", who=stall.unexplained), _MISSING, basis=stall.unexplained_basis)
+        return _parts.unconfirmed(
+            stall, _MISSING, otherwise=lambda of, waits: maybe if waits and of.unexplained else None
+        )
     seen: tuple[Where, ...] = ()
     if case.seen_at is not None:
         frame, times, samples = case.seen_at

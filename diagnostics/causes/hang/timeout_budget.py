@@ -7,7 +7,6 @@ from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.analysis.symptoms.waits import left_waiting
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import LIKELY, POSSIBLE, Finding, confirmed
 from diagnostics.evidence.readers.log import WAITED
@@ -34,7 +33,7 @@ def decide(stall: Stall) -> Finding:
     # The others waited for work that is over only if they did not do it too, and no step came after it.
     is_other = is_over and (took_s < timeout_s or len(more) > 1 or any(fact.kind == "steps" for fact in facts))
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s or is_other:
-        return unconfirmed(stall)
+        return _parts.unconfirmed(stall)
     state = symptoms(stall.job.evidence)
     waiting = {rank for wait in (state.waits if state else ()) for rank in wait.ranks}
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}

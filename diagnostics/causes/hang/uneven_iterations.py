@@ -7,7 +7,6 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG
-from diagnostics.causes.hang._unconfirmed import ending_unknown
 from diagnostics.contract.findings import CERTAIN, CITED, Finding, Remedy
 
 _TEXTS = Texts(__file__)
@@ -77,7 +76,7 @@ def _ended(stall: Stall) -> list[Finding]:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     job, ended = stall.job, stall.departure
     if waits and (unknown := job.without_ending()):
-        return ending_unknown(LAUNCHER_LOG, unknown)
+        return _parts.ending_unknown(LAUNCHER_LOG, unknown)
     if isinstance(ended, WithinRound):
         return _TEXTS.ruled_out(rank=ended.rank, over=ended.over, size=ended.size)
     return None

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from diagnostics.analysis.stall.stack_evidence import InCollective
-from diagnostics.causes.hang._stacks import _FIXES, described, doing, fix
+from diagnostics.causes.hang._parts import _FIXES, described, doing, fix
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.activity import Activity, Doing, phrase
 

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
-from diagnostics.causes.hang._parts import RECORD
-from diagnostics.causes.hang._unconfirmed import UNRECORDED, ending_unknown, left_open, unconfirmed
+from diagnostics.causes.hang._parts import RECORD, UNRECORDED, ending_unknown, left_open, unconfirmed
 from diagnostics.contract.findings import Finding, Stated, text_of
 from diagnostics.evidence.model import RankError, RunEvidence
 from diagnostics.tree.arbitrate import settled
