@@ -119,9 +119,6 @@ class Text(Struct, frozen=True):
         return self
 
 
-Stated = Text
-
-
 class Facts(Protocol):
     """Facts of a finding: a frozen dataclass of figures, calls, sites and names, defined next to its cause."""
 

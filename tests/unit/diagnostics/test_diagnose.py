@@ -13,7 +13,7 @@ import pytest
 
 from diagnostics.contract.artifacts import Status
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import Detection, Finding, Stated
+from diagnostics.contract.findings import Detection, Finding, Text
 from diagnostics.diagnose import Options, conclude, diagnose, run_detector
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence, Stacks
@@ -65,7 +65,7 @@ def test_a_detector_that_fails_costs_its_own_causes_only(result: Any) -> None:
 
 def test_a_cause_that_a_detector_forgets_is_undecided() -> None:
     seen = evidence()
-    finding = Finding(cause="odd.one", status="ruled_out", facts=Stated(""))
+    finding = Finding(cause="odd.one", status="ruled_out", facts=Text(""))
     detection = run_detector(ScriptedDetector(Detection([finding])), seen)
     assert [item.status for item in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
 
@@ -92,8 +92,8 @@ def outcome(*findings: Finding, **values: Any) -> str:
 
 
 def test_outcomes() -> None:
-    ruled_out = Finding(cause="hang.network", status="ruled_out", facts=Stated(""))
-    unsure = Finding(cause="hang.straggler", status="confirmed", facts=Stated(""), confidence=0.3)
+    ruled_out = Finding(cause="hang.network", status="ruled_out", facts=Text(""))
+    unsure = Finding(cause="hang.straggler", status="confirmed", facts=Text(""), confidence=0.3)
     error = RankError(1, "error.json", 0, "ValueError", "bad")
     fact = LogFact("cuda_oom", 0, "log", 1, "CUDA out of memory")
     setting = LogFact("nccl_env", 0, "log", 1, "NCCL_DEBUG set by environment to INFO")
@@ -107,12 +107,12 @@ def test_outcomes() -> None:
     assert outcome(ruled_out, facts=[listed]) == "undecided"
     assert outcome(ruled_out, facts=[well]) == "healthy" and outcome(ruled_out, facts=[well, listed]) == "undecided"
     assert outcome(ruled_out, unsure) == "undecided"
-    open_hang = Finding(cause="hang.p2p_cycle", status="undecided", facts=Stated(""))
+    open_hang = Finding(cause="hang.p2p_cycle", status="undecided", facts=Text(""))
     assert outcome(ruled_out, open_hang, facts=[well]) == "healthy"
     assert outcome(ruled_out, open_hang, stacks=[Stacks(0, "0.txt", ())]) == "undecided"
-    leak = Finding(cause="memory.leak", status="confirmed", facts=Stated(""))
+    leak = Finding(cause="memory.leak", status="confirmed", facts=Text(""))
     assert outcome(leak) == "at_risk" and outcome(leak, facts=[fact]) == "oom"
-    assert outcome(Finding(cause="hang.straggler", status="confirmed", facts=Stated(""))) == "slow"
+    assert outcome(Finding(cause="hang.straggler", status="confirmed", facts=Text(""))) == "slow"
 
 
 def test_the_order_of_findings_does_not_matter() -> None:
@@ -210,15 +210,15 @@ def test_evidence_of_which_nothing_can_be_read_is_no_good_health(tmp_path: Path)
 
 
 def test_damage_leaves_the_outcome_open_unless_a_cause_is_confirmed() -> None:
-    ruled_out = Finding(cause="hang.network", status="ruled_out", facts=Stated(""))
-    confirmed = Finding(cause="hang.rank_raised", status="confirmed", facts=Stated(""))
+    ruled_out = Finding(cause="hang.network", status="ruled_out", facts=Text(""))
+    confirmed = Finding(cause="hang.rank_raised", status="confirmed", facts=Text(""))
     hurt = [Problem("trace", "rank0.json", "it ends in the middle")]
     assert outcome(ruled_out, problems=hurt) == "undecided"
     assert outcome(confirmed, problems=hurt) == "crashed"
     well = LogFact(ENDED_WELL, None, "watch.json", 0, "the command ended with exit code 0")
     harmless = [Problem("trace", "x", "a second trace", harmless=True)]
     assert outcome(ruled_out, problems=harmless, facts=[well]) == "healthy"
-    assert outcome(Finding(cause="env.contradiction", status="ruled_out", facts=Stated(""))) == "undecided"
+    assert outcome(Finding(cause="env.contradiction", status="ruled_out", facts=Text(""))) == "undecided"
 
 
 def test_an_error_of_an_unknown_rank_is_shown() -> None:
@@ -285,7 +285,7 @@ def test_where_memory_ran_out_exit_codes_and_lost_connections_follow_from_it(
 
 
 def verdict_of(evidence_: Evidence, cause: str) -> tuple[str, str]:
-    finding = Finding(cause=cause, status="confirmed", facts=Stated("x"), confidence=0.9, ranks=(1,))
+    finding = Finding(cause=cause, status="confirmed", facts=Text("x"), confidence=0.9, ranks=(1,))
     report = conclude(evidence_, built_in(), [finding], {}, "job")
     return report.outcome, headline(report)
 

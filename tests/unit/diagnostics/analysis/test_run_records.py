@@ -4,7 +4,7 @@ from dataclasses import asdict
 import pytest
 
 from diagnostics.analysis.run_records import group_name, joint_group, layout, named, recorded_layout
-from diagnostics.contract.findings import Finding, Group, Stated
+from diagnostics.contract.findings import Finding, Group, Text
 from diagnostics.contract.mesh import NUMBERED, ORDER, Mesh
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
@@ -91,7 +91,7 @@ def test_a_damaged_degree_of_experts_is_left_out(tmp_path):
 
 
 def test_findings_get_the_name_of_their_group(tmp_path):
-    finding = Finding(cause="hang.network", status="confirmed", facts=Stated("x"), group=Group("17", (2, 3)))
+    finding = Finding(cause="hang.network", status="confirmed", facts=Text("x"), group=Group("17", (2, 3)))
     mesh = {**dict.fromkeys(ORDER, 1), "pp": 2, "tp": 2}
     (item,) = named(evidence(tmp_path, mesh, 4), [finding])
     assert item.group == Group("17", (2, 3), "tp group of stage 1")

@@ -7,7 +7,6 @@ from diagnostics.contract.findings import (
     Finding,
     FormattedFacts,
     Remedy,
-    Stated,
     Text,
     text_of,
 )
@@ -35,7 +34,7 @@ def test_words_are_made_when_they_are_asked_for() -> None:
     ("remedies", "first"), [((), "fault=none"), ((CODE,), "fault=none"), ((OVERRIDE,), OVERRIDE.change)]
 )
 def test_a_planted_fault_is_removed_unless_an_override_fixes_it(remedies: tuple[Remedy, ...], first: str) -> None:
-    facts = Stated("It is so.", remedies=remedies)
+    facts = Text("It is so.", remedies=remedies)
     injected = Finding(cause="hang.x", status="confirmed", facts=facts, injected="no_bucket")
     text = text_of(injected)
     assert text.remedies[0].change == first and text.remedies[-len(remedies) or None :] == (remedies or text.remedies)
@@ -43,5 +42,5 @@ def test_a_planted_fault_is_removed_unless_an_override_fixes_it(remedies: tuple[
 
 
 def test_words_that_are_given_are_shown_as_they_are() -> None:
-    finding = Finding(cause="site.x", status="undecided", facts=Stated("{not a figure}", "m", "a log", (CODE,)))
+    finding = Finding(cause="site.x", status="undecided", facts=Text("{not a figure}", "m", "a log", (CODE,)))
     assert text_of(finding) == Text(summary="{not a figure}", measured="m", missing="a log", remedies=(CODE,))

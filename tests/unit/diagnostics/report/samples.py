@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Stated, Where
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Remedy, Text, Where
 from diagnostics.diagnose import conclude
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError
@@ -35,7 +35,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`[
 def finding(cause: str, **values: Any) -> Finding:
     """A confirmed finding; its words may be among the values."""
     words = {name: values.pop(name) for name in ("summary", "measured", "missing", "remedies") if name in values}
-    facts = Stated(**{"summary": f"about {cause}", **words})
+    facts = Text(**{"summary": f"about {cause}", **words})
     return Finding(**{"cause": cause, "status": "confirmed", "facts": facts, **values})
 
 
@@ -47,7 +47,7 @@ def report(*findings: Finding, measures: dict[str, Any] | None = None, **values:
     trees = built_in()
     named = {finding.cause for finding in findings}
     others = [
-        Finding(cause=cause, status="ruled_out", facts=Stated("not seen", "0 of 41 positions differ"))
+        Finding(cause=cause, status="ruled_out", facts=Text("not seen", "0 of 41 positions differ"))
         for cause in all_leaves(trees)
         if cause not in named
     ]
@@ -163,7 +163,7 @@ def full(name: str = "/home/me/project/train.py") -> Report:
     closed = finding(
         "hang.rank_raised", ranks=(0, 2, 3), victims=(), summary="Connection closed by peer", group=Group("0", ())
     )
-    facts = Stated("No pg_status in the dumps.", missing="record=full")
+    facts = Text("No pg_status in the dumps.", missing="record=full")
     undecided = Finding(cause="hang.device_stall", status="undecided", facts=facts)
     return report(
         mismatch(name),

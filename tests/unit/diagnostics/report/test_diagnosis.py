@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.symptoms.state import Symptoms, Waiting
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Suspicion, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Suspicion, Text, Where
 from diagnostics.diagnose import diagnose
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document
@@ -140,7 +140,7 @@ def test_undecided_causes_are_folded_where_a_root_cause_is_known() -> None:
 
 def test_branches_that_lack_the_same_are_folded_with_one_reason() -> None:
     open_causes = [
-        Finding(cause=cause, status="undecided", facts=Stated("No trace.", missing="a trace"), confidence=0.0)
+        Finding(cause=cause, status="undecided", facts=Text("No trace.", missing="a trace"), confidence=0.0)
         for cause in ("overlap.host_bound", "overlap.pause", "overlap.sync_point", "overlap.data_bound")
     ]
     tree = next(

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import Failure, Status
-from diagnostics.contract.findings import SUSPECTED, EvidenceItem, Finding, Stated
+from diagnostics.contract.findings import SUSPECTED, EvidenceItem, Finding, Text
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import EarlierAttempt, Evidence, LogFact, RankError, RunEvidence
 from diagnostics.report.notes import notes
@@ -16,7 +16,7 @@ RAISED = RankError(1, "error.json", 0, "ValueError", "bad batch")
 ROOT = Finding(
     cause="hang.network",
     status="confirmed",
-    facts=Stated("All agree."),
+    facts=Text("All agree."),
     evidence=(EvidenceItem("log", "x.log", "a line", 3),),
 )
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.symptoms.state import Symptoms, Waiting
-from diagnostics.contract.findings import Finding, Stated, Suspicion, text_of
+from diagnostics.contract.findings import Finding, Suspicion, Text, text_of
 from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Coverage, Decided
 from diagnostics.report.overview import (
@@ -22,7 +22,7 @@ from tests.unit.diagnostics.report.samples import finding, report
 
 
 def open_cause(cause: str, lacks: str = "a trace") -> Decided:
-    return Decided(Finding(cause=cause, status="undecided", facts=Stated("open", missing=lacks), confidence=0.0))
+    return Decided(Finding(cause=cause, status="undecided", facts=Text("open", missing=lacks), confidence=0.0))
 
 
 def test_the_headline_is_the_first_root_cause_in_words() -> None:

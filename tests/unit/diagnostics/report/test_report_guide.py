@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Stated, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Group, Remedy, Text, Where
 from diagnostics.diagnose import conclude
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
@@ -30,7 +30,7 @@ def example() -> Report:
         cause="hang.conditional_collective",
         status="confirmed",
         confidence=0.85,
-        facts=Stated(
+        facts=Text(
             "Only rank 1 calls broadcast [1] int64 root 1 (#26, train.py:9); ranks 0, 2 and 3 are in "
             "all_reduce [1] float32 SUM (train.py:11).",
             remedies=(
@@ -61,8 +61,8 @@ def example() -> Report:
     out = [*hang, *memory][:ruled_out]
     unknown = [cause for cause in others if cause not in {*hang, *out}][:undecided]
     decided = [
-        *(Finding(cause=cause, status="ruled_out", facts=Stated("Not recorded.")) for cause in out),
-        *(Finding(cause=cause, status="undecided", facts=Stated("Not recorded.")) for cause in unknown),
+        *(Finding(cause=cause, status="ruled_out", facts=Text("Not recorded.")) for cause in out),
+        *(Finding(cause=cause, status="undecided", facts=Text("Not recorded.")) for cause in unknown),
     ]
     return conclude(Evidence(Path("job"), Limits(), world_size=4), trees, [finding, *decided], {}, "job")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.contract.findings import Finding, Stated, Where
+from diagnostics.contract.findings import Finding, Text, Where
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Problem
 from diagnostics.report import jsonform
@@ -117,7 +117,7 @@ def test_thousands_of_ranks_stay_readable() -> None:
 
 
 def unlike(cause: str, missing: str = "") -> Finding:
-    return Finding(cause=cause, status="undecided", facts=Stated(f"Nothing tells of {cause}.", missing=missing))
+    return Finding(cause=cause, status="undecided", facts=Text(f"Nothing tells of {cause}.", missing=missing))
 
 
 def lines_of(report: Report, label: str, *, verbose: bool = False) -> list[str]:
@@ -157,7 +157,7 @@ def test_the_first_line_always_says_how_sure_it_is() -> None:
 
 def test_causes_that_lack_the_same_evidence_are_folded_in_the_tree() -> None:
     causes = ("overlap.host_bound", "overlap.sync_point", "overlap.data_bound", "overlap.pause")
-    alike = [Finding(cause=cause, status="undecided", facts=Stated("No trace.")) for cause in causes]
+    alike = [Finding(cause=cause, status="undecided", facts=Text("No trace.")) for cause in causes]
     text = render(report(mismatch(), *alike), columns=None, colour=False, verbose=True)
     assert "[?] The device waits for its host (or) - all 4 causes undecided: No trace." in text
     mixed = render(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.contract.findings import Cost, Finding, Group, Stated, text_of
+from diagnostics.contract.findings import Cost, Finding, Group, Text, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.tree.arbitrate import Verdict, arbitrate, settled
 from diagnostics.tree.load import built_in
@@ -19,7 +19,7 @@ TREES = built_in()
 def finding_of(cause: str, *ranks: int, victims: tuple[int, ...] = (), **values: Any) -> Finding:
     values = {
         "status": "confirmed",
-        "facts": Stated(cause),
+        "facts": Text(cause),
         "group": WORLD if cause.startswith("hang.") else None,
         **values,
     }

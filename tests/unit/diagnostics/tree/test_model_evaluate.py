@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from diagnostics.contract.findings import SURE, Finding, Stated, Status
+from diagnostics.contract.findings import SURE, Finding, Status, Text
 from diagnostics.tree.model import Gate, Leaf, Node, Tree, combine, cut_sets, evaluate, leaves, minimal_cut_sets
 
 CAUSES = ("c.a", "c.b", "c.c", "c.d")
@@ -31,7 +31,7 @@ def truth(node: Node, holds: dict[str, bool]) -> bool:
 
 
 def finding(cause: str, status: Status, **values: str) -> Finding:
-    return Finding(cause=cause, status=status, facts=Stated(f"why {cause}", **values))
+    return Finding(cause=cause, status=status, facts=Text(f"why {cause}", **values))
 
 
 def tree_of(node: Node) -> Tree:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import Status
-from diagnostics.contract.findings import Finding, Stated
+from diagnostics.contract.findings import Finding, Text
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, Problem, RankError, RunEvidence
@@ -19,7 +19,7 @@ from tests.trace_generator import Simulator, write
 
 
 def finding_of(cause: str, status: Any = "confirmed", confidence: float = 0.9) -> Finding:
-    return Finding(cause=cause, status=status, facts=Stated(""), confidence=confidence)
+    return Finding(cause=cause, status=status, facts=Text(""), confidence=confidence)
 
 
 def fact(kind: str, **fields: Any) -> LogFact:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import Finding, Remedy, Stated, Where, text_of
+from diagnostics.contract.findings import Finding, Remedy, Text, Where, text_of
 from diagnostics.contract.origins import Origins, Setting, dumps
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
@@ -31,7 +31,7 @@ def finding(change, status="confirmed", kind="override", where=()):
     return Finding(
         cause="memory.no_reshard",
         status=status,
-        facts=Stated("...", remedies=(Remedy(kind, change, "..."),)),
+        facts=Text("...", remedies=(Remedy(kind, change, "..."),)),
         where=where,
     )
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.stall.endings import FirstEndings
 from diagnostics.causes.hang import rank_exited, rank_killed, rank_oom, rank_raised
 from diagnostics.causes.hang._endings import Ended
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending, Kind, of_error
 from diagnostics.evidence.model import Frame, RankError
@@ -26,9 +26,7 @@ CAUSES: dict[Kind, ModuleType] = {
 def text(end: Ending, where: tuple[Where, ...] = AT, is_dtk_run: bool = False, **more: Any) -> Text:
     """Put an ending into words."""
     case = FirstEndings(end.kind, (end,), (1,), (1,), (0,), None, None, more.pop("model", ""))
-    finding = Finding(
-        cause="hang.x", status="confirmed", facts=Stated(""), ranks=(1,), victims=(0,), where=where, **more
-    )
+    finding = Finding(cause="hang.x", status="confirmed", facts=Text(""), ranks=(1,), victims=(0,), where=where, **more)
     gave_up = where[0] if where and where[0].rank == 0 else None
     return Ended(case, 2, is_dtk_run, gave_up, CAUSES[end.kind]._text).text(finding)
 

@@ -12,7 +12,7 @@ from diagnostics.analysis.stall.circular import LeftOut, PointToPoint, circular_
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.wait_graph.graph import Cycle
 from diagnostics.causes.hang._messages import figures, finding, places, seen
-from diagnostics.contract.findings import PROBABLE, SEEN, Finding, Stated
+from diagnostics.contract.findings import PROBABLE, SEEN, Finding, Text
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -20,7 +20,7 @@ from tests.unit.diagnostics.analysis.calls import call, job, waiting
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.ring_bytes import RingCall, ring
 
-FACTS = Stated("They wait.")
+FACTS = Text("They wait.")
 
 
 def half(kind: str, peer: int, line: int | None = 10, **more: Any) -> list[Call]:

@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 from diagnostics.causes.hang._parts import after, assuming, last_places, lines, surest, where
-from diagnostics.contract.findings import ASSUMED, EvidenceItem, Finding, Stated, text_of
+from diagnostics.contract.findings import ASSUMED, EvidenceItem, Finding, Text, text_of
 from diagnostics.evidence.model import Frame, LogFact
 
 
 def finding(
     ranks: tuple[int, ...], confidence: float = 0.9, victims: tuple[int, ...] = (), status: str = "confirmed"
 ) -> Finding:
-    return Finding(
-        cause="hang.x", status=status, facts=Stated("x"), confidence=confidence, ranks=ranks, victims=victims
-    )  # type: ignore[arg-type]
+    return Finding(cause="hang.x", status=status, facts=Text("x"), confidence=confidence, ranks=ranks, victims=victims)  # type: ignore[arg-type]
 
 
 def test_of_findings_about_the_same_ranks_the_surest_is_kept() -> None:
@@ -40,7 +38,7 @@ def test_without_a_call_nothing_was_seen_last() -> None:
 
 
 FINDING = Finding(
-    cause="hang.x", status="confirmed", facts=Stated("It is so.", "1 of 4", "a dump"), confidence=0.9, ranks=(1,)
+    cause="hang.x", status="confirmed", facts=Text("It is so.", "1 of 4", "a dump"), confidence=0.9, ranks=(1,)
 )
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang._parts import RECORD, UNRECORDED, ending_unknown, left_open, unconfirmed
-from diagnostics.contract.findings import Finding, Stated, text_of
+from diagnostics.contract.findings import Finding, Text, text_of
 from diagnostics.evidence.model import RankError, RunEvidence
 from diagnostics.tree.arbitrate import settled
 from diagnostics.tree.load import built_in
@@ -71,7 +71,7 @@ def test_ranks_that_wait_leave_it_open_until_another_cause_is_known() -> None:
     state = job(STUCK, 2)
     open_ = replace(unconfirmed(Stall(state)), cause="hang.network")
     assert (open_.status, open_.victims, open_.basis) == ("undecided", (0, 1), "waiting")
-    late = Finding(cause="hang.host_stall", status="confirmed", facts=Stated("late"), ranks=(1,), victims=(0,))
+    late = Finding(cause="hang.host_stall", status="confirmed", facts=Text("late"), ranks=(1,), victims=(0,))
     assert [finding.status for finding in settled(built_in(), [open_, late])] == ["ruled_out", "confirmed"]
 
 
