@@ -38,6 +38,8 @@ _lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in
 _TABLE = table_beside(__file__)
 _ELAPSED = re.compile(rb"\[(?:(\d{1,3}):)?(\d{1,2}):(\d\d)<")  # For how long a progress bar has been drawn.
 _FINISHED, _STATE, _ANNOUNCED = (re.compile(_TABLE[name]) for name in ("finished", "state", "announced"))
+_THROWN = 4  # Lines above the message of a C++ exception in which its class stands.
+_CLASS, _ERRNO = re.compile(r"instance of '([\w:]+)'"), re.compile("[A-Z][a-z]+(?: [a-z]+)*")
 _RANKS, _UNASKED = re.compile(r"\b\d{1,7}\b"), frozenset(_TABLE["unasked"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
@@ -130,7 +132,12 @@ class Streams(Struct):
         texts = stream.box.lines(line.text)
         if (ended := tracebacks.WHAT.match(line.text)) is not None:  # C++'s last words; behind an own error an effect.
             self._keep(stream, end=True)
-            texts = () if self._own_errors() else (f"RuntimeError: {ended[1]}",)
+            at = max(0, line.number - self.first)
+            above = b"\n".join(_lines(self.block)[max(0, at - _THROWN) : at]).decode("utf-8", "replace")
+            # The text of an error number does not say what failed: the class of another library's exception does.
+            by = _CLASS.findall(above)[-1:] if _ERRNO.fullmatch(ended[1].strip()) else []
+            foreign = next((f"{name}: " for name in by if not name.startswith("std::")), "")
+            texts = () if self._own_errors() else (f"RuntimeError: {foreign}{ended[1]}",)
         for text in texts:
             self._feed(stream, line._replace(text=text), rank)
         if stream.box.inside:

@@ -61,6 +61,38 @@ def test_eagain_is_a_limit_only_where_a_thread_or_process_was_created(tmp_path: 
     assert (root.cause, root.ranks) == (cause, (2,))
 
 
+@pytest.mark.parametrize(
+    ("class_", "is_limit"),
+    [("std::system_error", True), ("zmq::error_t", False), ("boost::system::system_error", False)],
+)
+@pytest.mark.parametrize("prefix", ["", "3: "])
+def test_eagain_in_cpp_is_one_only_of_the_standard_library(
+    tmp_path: Path, class_: str, is_limit: bool, prefix: str
+) -> None:
+    lines = (
+        f"terminate called after throwing an instance of '{class_}'",
+        "  what():  Resource temporarily unavailable",
+    )
+    (tmp_path / "train.log").write_text("".join(f"{prefix}{line}\n" for line in ("step 1", "step 2", "step 3", *lines)))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause == ID) == is_limit and (is_limit or class_ in text_of(root).summary)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "is_limit"),
+    [
+        ("/usr/lib/python3.11/multiprocessing/popen_fork.py", "_launch", True),
+        ("/usr/lib/python3.11/subprocess.py", "_execute_child", True),
+        ("/usr/lib/python3.11/socket.py", "recv_into", False),
+    ],
+)
+def test_eagain_of_a_fork_is_one(tmp_path: Path, file: str, function: str, is_limit: bool) -> None:
+    frame = f'  File "{file}", line 66, in {function}\n    call()\n'
+    error = "BlockingIOError: [Errno 11] Resource temporarily unavailable\n"
+    (tmp_path / "rank_2.log").write_text(f"{IN_PROGRAM}{frame}{error}")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [ID if is_limit else "hang.rank_raised"]
+
+
 SHARED = "RuntimeError: unable to open shared memory object </torch_4711_22> in read-write mode"
 
 
