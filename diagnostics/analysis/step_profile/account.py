@@ -5,8 +5,8 @@ from statistics import median, median_high
 
 from msgspec import Struct
 
-from diagnostics.analysis.step_profile.gaps import PAUSE_NS
 from diagnostics.analysis.step_profile.profile import RankProfile
+from diagnostics.evidence.trace.model import PAUSE_NS
 
 MOST = 0.1
 """Maximum share of the step that a healthy job may spend in exposed communication, copies or idle without a reason; on

@@ -8,11 +8,11 @@ from msgspec import Struct
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Ruler, union
-from diagnostics.evidence.trace.model import HostWork, Trace, host_work
+from diagnostics.evidence.trace.model import PAUSE_NS, QUIET_NS, HostWork, Trace, host_work
 
-Reason = Literal["data", "sync", "host", "pause", "wait"]
-"""`host`: late launches, spread over many kernels; `pause`: the host does something else, which is named, or a few
-long stretches hold nearly all of the time without launches."""
+Reason = Literal["data", "sync", "host", "pause", "profiler", "wait"]
+"""`host`: the host is busy launching; `pause`: it does something else, which is named, or nothing is seen of it;
+`profiler`: it serves the profiler."""
 DEVICE_NS = 2_000  # Shorter stretches between two kernels are device overhead.
 CPU_NS = 50_000  # For a run on CPU, shorter stretches are interpreter overhead between two operations.
 _LAUNCH_NS = 15_000
@@ -20,10 +20,6 @@ _LAUNCH_NS = 15_000
 _NEAR_NS = 20_000  # Maximum delay between the device going idle and the return of the host's wait for it.
 _MOST = 0.5  # Minimum share of a stretch that one kind of host work must fill to be its reason.
 _NEARBY = 64  # Number of events before the end of a stretch that are searched for the one that names it.
-_PAUSES = 5  # A convention: the number of longest gaps that the report lists.
-_PAUSE_SHARE = 0.7  # When so many gaps hold that share of a step's time without launches, they are pauses.
-_BREAK = 8.0  # Ratio of a gap to the next shorter one from which the longer ones are pauses, whatever else is idle.
-PAUSE_NS = 2_000_000  # Minimum length of a pause without a known name: launches take 5 to 100 us.
 
 
 class Gap(Struct):
@@ -59,46 +55,43 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     result = []
     for start, until in stretches:
         n = bisect_right(starts, until - 1)
-        launch, thread, returned, name = launches[n][1:] if n < len(launches) else (-1, -1, -1, -1)
+        # Behind the last work, nothing is launched until the end.
+        launch, thread, returned, name = launches[n][1:] if n < len(launches) else (until, -1, until, -1)
         if min(returned, until) - max(launch, start) >= max(PAUSE_NS, _MOST * (until - start)):
             # No launch alone takes so long while the device idles: its kernel is loaded first, unless it ran before.
-            is_new = first_use[name] == starts[n]
-            result.append(Gap(start, until, "pause", "kernel_launch", "kernel_loading" if is_new else ""))
+            kind: HostWork = "kernel_loading" if first_use[name] == starts[n] else ""
+            result.append(host.gap(start, until, until, thread) or Gap(start, until, "pause", "kernel_launch", kind))
         elif returned <= start and launch < until - _LAUNCH_NS:
             result.append(Gap(start, until, "wait"))
         elif (gap := host.gap(start, until, launch, thread)) is not None:
             result.append(gap)
         else:
+            wait, waited, over = waits.that_ended(start, launch)
+            if host.quiet(over, launch) >= _MOST * (until - start):
+                result.append(Gap(start, until, "pause"))
+                continue
             # Without the wait, the host would be ahead by as long as it took; the rest of the stretch is its own work.
-            wait, waited = waits.that_ended(start, launch)
             border = min(until, start + waited)
             result += [Gap(start, border, "sync", wait)] if wait else []
             result += [Gap(border, until, "host")] if border < until else []
+    _name_pauses(result, trace)
     return result
 
 
-def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Reclassify a few late launches with most of the time, or far longer than all others, as pauses; name them."""
-    late = sorted((gap for gap in gaps if gap.reason == "host"), key=lambda gap: (-gap.length, gap.start))
-    longest = [gap for gap in late[:_PAUSES] if gap.length >= PAUSE_NS]
-    if sum(gap.length for gap in longest) < _PAUSE_SHARE * sum(gap.length for gap in late):
-        breaks = (n for n, (gap, after) in enumerate(zip(longest, late[1:]), 1) if gap.length >= _BREAK * after.length)
-        longest = longest[: max(breaks, default=0)]
-    if not longest:
-        return
-    least = min(gap.length for gap in longest) // 2
+def _name_pauses(gaps: list[Gap], trace: Trace) -> None:
+    """Name what the host does in pauses by the innermost annotation or operation that covers most of each."""
+    unnamed = [gap for gap in gaps if gap.reason == "pause" and not gap.detail]
+    starts, least = [gap.start for gap in unnamed], min((gap.length for gap in unnamed), default=0) * _MOST
     innermost: dict[int, int] = {}
-    for spans in (trace.ops, trace.marks):
+    for spans in (trace.ops, trace.syncs, trace.marks) if unnamed else ():
         for start, end, name in zip(spans.start, spans.end, spans.name):
             if end - start < least or TEXT["step"].match(trace.names[name]):
                 continue
-            for gap in longest:
+            for gap in unnamed[max(0, bisect_right(starts, start) - 1) : bisect_left(starts, end)]:
                 covered = min(end, gap.end) - max(start, gap.start)
-                if 2 * covered >= gap.length and end - start < innermost.get(gap.start, end - start + 1):
+                if covered >= _MOST * gap.length and end - start < innermost.get(gap.start, end - start + 1):
                     innermost[gap.start] = end - start
                     gap.detail = trace.names[name]
-    for gap in longest:
-        gap.reason = "pause"
 
 
 class _HostWork:
@@ -109,12 +102,22 @@ class _HostWork:
         spans: dict[tuple[HostWork, int], list[tuple[int, int, int]]] = {}
         for start, end, name, lane in zip(trace.marks.start, trace.marks.end, trace.marks.name, trace.marks.lane):
             if kind := kinds[name]:
-                # Loading data and collecting garbage stop all launches; other work stops only those of its own thread.
-                everywhere = kind in ("data", "garbage_collection")
+                # These stop all launches; other work stops only those of its own thread.
+                everywhere = kind in ("data", "garbage_collection", "profiler") or trace.names[name].startswith(
+                    "overhead:"
+                )
                 spans.setdefault((kind, -1 if everywhere else lane), []).append((start, end, name))
         self._names = trace.names
         self._spans = {key: sorted(rows) for key, rows in spans.items()}
         self._rulers = {key: Ruler(union((start, end) for start, end, _ in rows)) for key, rows in spans.items()}
+        lanes = {lane for lane, is_memory in zip(trace.launcher, trace.is_memory) if not is_memory}
+        busy = [trace.activity[lane] for lane in lanes if lane in trace.activity]
+        # A stretch of activity lasts until the next one could have begun.
+        self._active = Ruler(union((a, b + QUIET_NS) for own in busy for a, b in zip(own[::2], own[1::2])))
+
+    def quiet(self, start: int, end: int) -> int:
+        """Return for how many ns the threads that launch kernels neither run operations nor calls."""
+        return max(0, end - start) - self._active.within(start, end)
 
     def gap(self, start: int, end: int, launch: int, thread: int) -> Gap | None:
         """Return the stretch and its reason, if one kind of work fills most of the time until the launch ending it."""
@@ -125,14 +128,17 @@ class _HostWork:
         }
         # Of two nested events that fill the same time, waiting for data is the actionable one.
         key = max(filled, key=lambda key: (filled[key], key[0] == "data"), default=None)
-        if key is None or filled[key] < max(_MOST * (launch - start), 1):
+        if key is None or filled[key] < (least := max(_MOST * (launch - start), 1)):
             return None
+        if key[0] == "profiler" and self.quiet(start, launch) < least:
+            return None  # Its thread flushes buffers beside a host that goes on.
         rows = self._spans[key]
         after = bisect_left(rows, (launch,))
         rows = [row for row in rows[max(0, after - _NEARBY) : after] if row[1] > start] or rows[:1]
         longest = max(rows, key=lambda row: min(row[1], launch) - max(row[0], start))
         detail = self._names[longest[2]]
-        return Gap(start, end, "data", detail) if key[0] == "data" else Gap(start, end, "pause", detail, key[0])
+        reason: Reason = "data" if key[0] == "data" else "profiler" if key[0] == "profiler" else "pause"
+        return Gap(start, end, reason, detail, "" if reason == "data" else key[0])
 
 
 class _Waits:
@@ -150,8 +156,11 @@ class _Waits:
         self._ops = sorted(row for row in rows if row[2] in sync_names)
         self._op_starts = [op[0] for op in self._ops]
 
-    def that_ended(self, start: int, launch: int) -> tuple[str, int]:
-        """Return the wait that blocked the host from before the device went idle until after, and its ns; or "", 0."""
+    def that_ended(self, start: int, launch: int) -> tuple[str, int, int]:
+        """Return the wait that blocked the host from before the device went idle until after, its ns, and its end.
+
+        Without one, return an empty name, 0 and `start`.
+        """
         syncs = self._trace.syncs
         n = bisect_right(self._ends, start - _NEAR_NS)
         while n < len(self._ends) and self._ends[n] <= launch:
@@ -161,6 +170,7 @@ class _Waits:
                 at = bisect_right(self._op_starts, began)
                 near = self._ops[max(0, at - _NEARBY) : at]
                 around = (op for op in near if op[1] >= began and op[3] == syncs.lane[i])
-                return self._trace.names[next((op[2] for op in around), syncs.name[i])], syncs.end[i] - began
+                name = self._trace.names[next((op[2] for op in around), syncs.name[i])]
+                return name, syncs.end[i] - began, max(start, syncs.end[i])
             n += 1
-        return "", 0
+        return "", 0, start

@@ -18,6 +18,9 @@ _SEPARATES = 0.1
 """Minimum forward work, as a share of all of it, between two backward stretches of separate micro-batches."""
 
 
+_AT_ONCE_NS = 100_000  # Maximum delay after its launch of work that has nothing to wait for.
+
+
 class Backward(Struct):
     """One backward pass, on the host's and on the device's clock (ns)."""
 
@@ -63,8 +66,23 @@ def find_steps(trace: Trace, work: Work) -> list[Step]:
         borders = _borders(trace, [host[0] for _, host in hosts], begin, end)
         steps = [Step(number, host, (borders[n], borders[n + 1])) for n, (number, host) in enumerate(hosts)]
         steps = [step for step in steps if step.device[1] > step.device[0]] or steps[:1]
+        if trace.on_device:
+            _extend(trace, steps)
     _find_backwards(trace, work, steps)
     return steps
+
+
+def _extend(trace: Trace, steps: list[Step]) -> None:
+    """Let the first and the last step include the time on the host before the first and after the last work.
+
+    Before the first work the device may still compute what was launched before the trace began; it was idle if that
+    work began as it was launched.
+    """
+    first, last, device = steps[0], steps[-1], trace.device
+    n = min(range(len(device)), key=device.start.__getitem__)
+    if first.host[0] <= trace.launch[n] and device.start[n] <= max(trace.returned[n], trace.launch[n]) + _AT_ONCE_NS:
+        first.device = (min(first.host[0], first.device[0]), first.device[1])
+    last.device = (last.device[0], max(last.host[1], last.device[1]))
 
 
 def window(trace: Trace, work: Work) -> Interval:

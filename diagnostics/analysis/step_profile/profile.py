@@ -16,7 +16,7 @@ from diagnostics.analysis.step_profile.breakdown import (
     copy_profiles,
 )
 from diagnostics.analysis.step_profile.classify import TEXT, Call, Work, classify
-from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
+from diagnostics.analysis.step_profile.gaps import Gap, find_gaps
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.contract.mesh import MODEL
@@ -145,10 +145,7 @@ def profile(trace: Trace) -> RankProfile:
     covers = Covers(work)
     steps = find_steps(trace, work)
     begin, end = window(trace, work)
-    gaps = find_gaps(trace, work, covers, begin, end)
-    for step in steps if trace.on_device else ():
-        first, last = (bisect_left(gaps, border, key=_start) for border in step.device)
-        mark_pauses(gaps[first:last], trace)
+    gaps = find_gaps(trace, work, covers, min(begin, steps[0].device[0]), max(end, steps[-1].device[1]))
     calls = _calls(trace, work, covers, steps, gaps)
     # Whether the launch of each long kernel returned only after the kernel ended.
     device, ops = trace.device, trace.ops

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from diagnostics.analysis.step_profile.account import MOST
 from diagnostics.analysis.step_profile.gaps import Reason
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.causes.declared import Texts
@@ -14,8 +15,6 @@ from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import CERTAIN, Finding
 from diagnostics.evidence.trace.model import HostWork
 
-CPU_SHARE = 0.1
-"""Minimum share of the step on CPU: all processes compete for the cores, so less idle time is not a wait."""
 _OUTLIER = 3.0  # Multiple of the median idle time from which a rank is reported alone.
 
 
@@ -66,14 +65,15 @@ def _a_step(amounts: list[float]) -> float:
 def judged_idle(
     view: Overview, idle_time: Idle, confidence: float, texts: Texts, row: str = "default", /, **figures: Any
 ) -> Finding:
-    """Confirm a reason for idle time if its cost is worth it; the other ranks wait for the outliers.
+    """Confirm a reason for idle time if no healthy job has so much; the other ranks wait for the outliers.
 
     Its evidence is the row `shown`; rows may refer to the fields of `Idle` as `{idle}`.
     """
     facts = costly(view, idle_time.ms, texts, row, idle=idle_time, **figures)
     shown = texts.phrase("shown", idle=idle_time, unit=view.unit, **figures)
     victims = others(view, idle_time.ranks)
-    return judged(view, facts, shown, ranks=idle_time.ranks, victims=victims, confidence=confidence, of_transfer=False)
+    who: dict[str, Any] = {"ranks": idle_time.ranks, "victims": victims}
+    return judged(view, facts, shown, **who, confidence=confidence, of_transfer=False, least=MOST)
 
 
 def idle_cause(file: str, reason: Reason) -> Cause[Overview]:

@@ -96,15 +96,16 @@ def judged(
     confidence: float = CERTAIN,
     where: tuple[Where, ...] = (),
     of_transfer: bool = True,
+    least: float = SHARE,
 ) -> Finding:
-    """Confirm a cause if its cost is worth it, and rule it out otherwise.
+    """Confirm a cause if it costs at least that share of the step, and rule it out otherwise.
 
     All traced ranks are blamed by default. `of_transfer` says that the cost is exposed transfer, which includes waiting
     unless all ranks were traced.
     """
-    if not view.worth(facts.cost.ms):
+    if facts.cost.share < least or not facts.cost.ms:
         seen = facts.texts.phrase(f"{facts.row}.seen", **facts.figures)
-        return TEXTS.ruled_out("cheap", seen=seen, cost=facts.cost, share=SHARE)
+        return TEXTS.ruled_out("cheap", seen=seen, cost=facts.cost, share=least)
     items = list(details)
     if of_transfer and not view.split:
         items.append(TEXTS.phrase("unsplit", why=unsplit(view)))

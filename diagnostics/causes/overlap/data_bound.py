@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap._idle import CPU_SHARE, idle, judged_idle
+from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
 from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding, confirmed
 from diagnostics.evidence.logs.steps import LEAST
@@ -14,10 +14,7 @@ _TEXTS = Texts(__file__)
 
 def decide(view: Overview) -> Finding:
     """Decide from the idle time in the data loader."""
-    waits = idle(view, "data")
-    if view.worth(waits.ms) and not view.on_device and waits.ms < CPU_SHARE * view.step_ms:
-        return _TEXTS.ruled_out("little", ms=waits.ms, step_ms=view.step_ms, least=CPU_SHARE)
-    return judged_idle(view, waits, CERTAIN, _TEXTS)
+    return judged_idle(view, idle(view, "data"), CERTAIN, _TEXTS)
 
 
 def printed(view: Overview) -> Finding | None:

@@ -12,7 +12,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide from the idle time before launches, without the pauses."""
+    """Decide from the idle time in which the host launches, without the pauses."""
     late = idle(view, "host")
     if late.ms < _HOST_SHARE * view.step_ms or not view.worth(late.ms):
         return _TEXTS.ruled_out("little", ms=late.ms, step_ms=view.step_ms, least=_HOST_SHARE)

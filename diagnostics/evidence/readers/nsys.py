@@ -139,7 +139,8 @@ class _Reader:
         trace.is_memory.append(memory)
         trace.launch.append(launch)
         trace.returned.append(returned)
-        trace.launcher.append(self.lanes[device][thread >> 24, thread] if thread >= 0 else -1)
+        trace.launcher.append(lane := self.lanes[device][thread >> 24, thread] if thread >= 0 else -1)
+        trace.activity.add(lane, launch, returned)
         return thread
 
     def _kernels(self, launches: _Launches) -> dict[int, int]:

@@ -90,9 +90,10 @@ KINDS: dict[str, str] = _TABLE["kinds"]
 DTYPE_BYTES: dict[str, int] = _TABLE["dtype_bytes"]
 _WORDS: dict[str, str] = _TABLE["words"]
 HostWork = Literal[
-    "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "input"
+    "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "input", "profiler"
 ]
-"""`input`: the host waits for outside input, as a server waits for requests. Empty = none of these."""
+"""`input`: the host waits for outside input, as a server waits for requests; `profiler`: it serves the profiler that
+records the trace. Empty = none of these."""
 _WORK: dict[str, re.Pattern[str]] = patterns_beside(__file__, "host_work")
 _COPY = _WORK.pop("copy")
 _LIST = re.compile(r"-?\d+")
@@ -193,6 +194,27 @@ class Spans(Struct):
         self.lane.append(lane)
 
 
+PAUSE_NS = 2_000_000  # Minimum length of a pause without a known name: launches take 5 to 100 us.
+QUIET_NS = 500_000
+"""Minimum time between two operations or calls of a thread in which it does not prepare launches. In 7 of 8 real traces
+limited by their launches, at most 7% of that time is in stretches of 0.2 ms or more."""
+
+
+class Activity(dict[int, "array[int]"]):
+    """Where each host thread runs operations and calls in quick succession: lane -> start and end of each stretch."""
+
+    def add(self, lane: int, start: int, end: int) -> None:
+        """Add an operation or call (ns). Of one that takes as long as a pause, only its start and end are activity."""
+        if end - start >= PAUSE_NS:
+            self.add(lane, start, start)
+            start = end
+        own = self.setdefault(lane, array("q", (start, end)))
+        if own[-2] - QUIET_NS <= start <= own[-1] + QUIET_NS:
+            own[-2], own[-1] = min(own[-2], start), max(own[-1], end)
+        else:
+            own.extend((start, end))
+
+
 class GroupInfo(Struct):
     """A process group as the trace describes it."""
 
@@ -249,6 +271,8 @@ class Trace(About):
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
     """Runtime calls in which the host waits for the device."""
+    activity: Activity = field(default_factory=Activity)
+    """Of a run on a device: operations and runtime calls, also those that are not kept."""
     fractional: bool = False
     """Whether any time is not a whole number of microseconds."""
     first_ns: int = 0

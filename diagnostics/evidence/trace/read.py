@@ -11,6 +11,7 @@ from diagnostics.evidence.model import Problem, integer
 from diagnostics.evidence.trace.model import (
     KINDS,
     MAX_NAMES,
+    PAUSE_NS,
     Args,
     Event,
     GroupInfo,
@@ -113,21 +114,23 @@ class _Builder:
         """Return the handler for an event of this category and name, and remember it."""
         kind, name = KINDS[event.cat.lower()], event.name
         handler: Callable[[Event, int], None] | None
-        if kind in ("op", "runtime", "function") and (
+        if kind == "overhead":
+            name = f"overhead: {name}"  # No annotation is called so.
+            handler = self._mark if host_work(name) else None
+        elif kind in ("op", "runtime", "function") and (
             host_work(name) or (kind == "op" and _TEXT["annotation"].search(name))
         ):
             handler = self._mark
         elif kind == "function":
             handler = None
         elif kind == "runtime":
-            handler = (
-                self._wait if _TEXT["wait"].search(name) else self._launch if _TEXT["launch"].search(name) else None
-            )
+            is_launch = _TEXT["launch"].search(name)
+            handler = self._wait if _TEXT["wait"].search(name) else self._launch if is_launch else self._unkept
         elif kind == "op" and not _TEXT["telling"].search(name):
             if self.all_ops is not False:
                 return self._op, self._names[name]  # Not remembered, as it changes with the first event on a device.
             self.skipped_ops += 1
-            handler = None
+            handler = self._unkept
         else:
             own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
             handler = own.get(kind) or partial(self._kernel, memory=int(kind == "memory"))
@@ -199,18 +202,28 @@ class _Builder:
             self.all_ops = False
 
     def _launch(self, event: Event, name: int) -> None:
-        args = event.args
+        args, lane = event.args, self._lanes[event.pid, event.tid]
+        start, end = self._times(event)
         if args is not None and args.correlation is not None:
-            (start, end), correlation = self._times(event), _correlation(args)
+            correlation = _correlation(args)
             self._launched.append(correlation)
             self._launch_start.append(start)
             self._launch_end.append(end)
-            self._launch_lane.append(self._lanes[event.pid, event.tid])
+            self._launch_lane.append(lane)
+        self.trace.activity.add(lane, start, end)
 
     def _wait(self, event: Event, name: int) -> None:
         start, end = self._times(event)
         self.trace.syncs.add(start, end, name, self._lanes[event.pid, event.tid])
         self._launch(event, name)
+
+    def _unkept(self, event: Event, name: int) -> None:
+        """Note that the host does something; only what takes as long as a pause is kept, as it may be the reason."""
+        start, end = self._times(event)
+        lane = self._lanes[event.pid, event.tid]
+        self.trace.activity.add(lane, start, end)
+        if end - start >= PAUSE_NS:
+            self.trace.ops.add(start, end, name, lane)
 
     def _op(self, event: Event, name: int) -> None:
         if event.ph != "X":
@@ -219,7 +232,9 @@ class _Builder:
         start, end = self._times(event)
         if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
             self.trace.op_messages[len(ops)] = self._message(event.args)
-        ops.add(start, end, name, self._lanes[event.pid, event.tid])
+        ops.add(start, end, name, lane := self._lanes[event.pid, event.tid])
+        if self.all_ops is False:
+            self.trace.activity.add(lane, start, end)
 
     def _mark(self, event: Event, name: int) -> None:
         if event.ph != "X":

@@ -7,11 +7,12 @@ import pytest
 
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import classify
-from diagnostics.analysis.step_profile.gaps import DEVICE_NS, PAUSE_NS, Gap, find_gaps, mark_pauses
+from diagnostics.analysis.step_profile.gaps import DEVICE_NS, Gap, find_gaps
 from diagnostics.analysis.step_profile.phases import window
 from diagnostics.evidence.trace.model import Trace
 from tests.trace_generator import Simulator
 from tests.trace_scenarios import LOADER
+from tests.trace_simulator import AUTOGRAD, MAIN
 from tests.unit.diagnostics.analysis.step_profile.profiles import traces
 
 
@@ -37,8 +38,11 @@ def paused(folder: Path, **host: Any) -> Gap:
         ({"mark": LOADER}, "data", ""),
         ({"mark": "Python GC"}, "pause", "garbage_collection"),
         ({"mark": "save_checkpoint"}, "pause", "checkpoint"),
-        ({"mark": "my own work"}, "host", ""),
-        ({}, "host", ""),
+        ({"mark": "my own work"}, "pause", ""),
+        ({"op": "aten::sort"}, "pause", ""),
+        ({"call": "cudaGraphInstantiate"}, "pause", ""),
+        ({"function": "torch/profiler/profiler.py(803): step"}, "profiler", "profiler"),
+        ({}, "pause", ""),
     ],
 )
 def test_what_the_host_does_meanwhile_is_the_reason(
@@ -46,7 +50,7 @@ def test_what_the_host_does_meanwhile_is_the_reason(
 ) -> None:
     gap = paused(tmp_path, **host)
     assert (gap.reason, gap.work) == (reason, work) and gap.length > 4_000_000
-    assert bool(gap.detail) == (reason not in ("host", "wait"))
+    assert gap.detail == "".join(host.values())
 
 
 def test_a_launch_under_way_as_the_device_runs_dry_is_late(tmp_path: Path) -> None:
@@ -71,11 +75,23 @@ def test_a_wait_costs_at_most_as_long_as_it_took(tmp_path: Path) -> None:
     sim = Simulator(ranks=1)
     sim.kernel(30.0)
     sim.drain("aten::item")
-    sim.host(12_000.0)
+    busy(sim, 12_000.0, every=100.0)
     sim.kernel(100.0)
     result, _ = gaps(tmp_path, sim)
     by_reason = {reason: sum(gap.length for gap in result if gap.reason == reason) for reason in ("sync", "host")}
     assert 0 < by_reason["sync"] < 40_000 and by_reason["host"] > 11_900_000
+
+
+def test_after_a_wait_a_host_that_runs_nothing_pauses(tmp_path: Path) -> None:
+    """A server reads its answer and waits for the next request; of one that is slow to go on, the wait is the reason."""
+    for rest_us, reason in ((5000.0, "pause"), (300.0, "sync")):
+        sim = Simulator(ranks=1)
+        sim.kernel(20_000.0)
+        sim.drain("aten::item")
+        sim.host(rest_us)
+        sim.kernel(100.0)
+        (gap,) = gaps(tmp_path / reason, sim)[0]
+        assert gap.reason == reason and gap.length > 1000 * rest_us
 
 
 def test_only_the_first_launch_of_a_kernel_loads_it(tmp_path: Path) -> None:
@@ -84,7 +100,7 @@ def test_only_the_first_launch_of_a_kernel_loads_it(tmp_path: Path) -> None:
         sim.launch_us = launch_us
         sim.kernel(20.0)
     result, _ = gaps(tmp_path, sim)
-    assert [gap.work for gap in result if gap.reason == "pause"] == [""]
+    assert [gap.work for gap in result if gap.detail == "kernel_launch"] == [""]
 
 
 def test_work_without_stretches_in_between_has_no_gap(tmp_path: Path) -> None:
@@ -94,28 +110,78 @@ def test_work_without_stretches_in_between_has_no_gap(tmp_path: Path) -> None:
     assert gaps(tmp_path, sim)[0] == []
 
 
-def test_a_few_long_stretches_are_pauses_and_many_short_ones_are_late_launches() -> None:
-    trace = Trace("t", names=["my own work"])
-    long = [Gap(at, at + 2 * PAUSE_NS, "host") for at in (0, 10 * PAUSE_NS)]
-    trace.marks.add(0, 2 * PAUSE_NS, 0, 0)
-    mark_pauses(long, trace)
-    assert [(gap.reason, gap.detail) for gap in long] == [("pause", "my own work"), ("pause", "")]
-    many = [Gap(at * PAUSE_NS, at * PAUSE_NS + PAUSE_NS // 20, "host") for at in range(200)]
-    mark_pauses(many, trace)
-    assert {gap.reason for gap in many} == {"host"}
-    near = [Gap(at * PAUSE_NS, at * PAUSE_NS + PAUSE_NS // 4, "host") for at in range(200)]
-    mark_pauses(few := [*near, Gap(900 * PAUSE_NS, 901 * PAUSE_NS, "host")], trace)
-    assert {gap.reason for gap in few} == {"host"}, "the long one holds a small share and is not far longer"
+def busy(sim: Simulator, duration: float, every: float) -> None:
+    """Let the host run short operations and calls without any work for the device."""
+    for _ in range(round(duration / every)):
+        sim.host(every / 4, op="aten::empty")
+        sim.host(every / 4, call="cudaEventQuery")
+        sim.host(every / 2)
 
 
-def test_a_stretch_far_longer_than_all_others_is_a_pause_although_the_others_hold_more_time() -> None:
-    launches = [Gap(at * PAUSE_NS, at * PAUSE_NS + PAUSE_NS // 3, "host") for at in range(60)]
-    stop = Gap(900 * PAUSE_NS, 910 * PAUSE_NS, "host")
-    mark_pauses([*launches, stop], Trace("t"))
-    assert stop.reason == "pause" and {gap.reason for gap in launches} == {"host"}
+@pytest.mark.parametrize("gap_us", [1_500.0, 10_000.0, 300_000.0])
+@pytest.mark.parametrize("count", [1, 10])
+def test_what_the_host_does_decides_and_not_the_number_of_stretches(tmp_path: Path, gap_us: float, count: int) -> None:
+    """The threads that launch run nothing (a server waits for requests), or one operation after the other."""
+    for reason in ("pause", "host"):
+        sim = Simulator(ranks=1)
+        for _ in range(count):
+            sim.kernel(100.0)
+            if reason == "host":
+                busy(sim, gap_us, every=100.0)
+            else:
+                sim.host(gap_us)
+        sim.kernel(100.0)
+        result, _ = gaps(tmp_path / reason, sim)
+        assert [gap.reason for gap in result if gap.length > 1_000_000] == [reason] * count
 
 
-def test_other_reasons_stay_as_they_are() -> None:
-    gaps = [Gap(0, 9 * PAUSE_NS, "data"), Gap(20 * PAUSE_NS, 22 * PAUSE_NS, "host")]
-    mark_pauses(gaps, Trace("t"))
-    assert [gap.reason for gap in gaps] == ["data", "pause"]
+def test_another_thread_that_launches_is_the_host_too(tmp_path: Path) -> None:
+    """The main thread prepares what autograd's thread then launches; a thread that launches nothing does not count."""
+    for thread, reason in ((MAIN, "host"), (99, "pause")):
+        sim = Simulator(ranks=1)
+        sim.kernel(100.0)
+        sim.thread = thread
+        busy(sim, 10_000.0, every=100.0)
+        sim.thread = AUTOGRAD
+        sim.kernel(100.0)
+        result, _ = gaps(tmp_path / reason, sim)
+        assert max(result, key=lambda gap: gap.length).reason == reason
+
+
+@pytest.mark.parametrize(
+    "name", ["Activity Buffer Request", "Buffer Flush", "Command Buffer Full", "Lazy Function Loading"]
+)
+@pytest.mark.parametrize("within_launch", [False, True])
+def test_the_work_of_the_profiler_is_no_pause_of_the_program(tmp_path: Path, name: str, within_launch: bool) -> None:
+    sim = Simulator(ranks=1)
+    sim.kernel(100.0)
+    start = sim.clocks[0].host
+    if within_launch:
+        sim.launch_us = 9000.0
+    else:
+        sim.host(5000.0)
+    sim.kernel(100.0)
+    where = {"pid": -1, "tid": 0, "ts": start + 200.0, "dur": 4500.0, "args": {}}
+    sim.events[0].append({"ph": "X", "cat": "overhead", "name": name, **where})
+    gap = max(gaps(tmp_path, sim)[0], key=lambda gap: gap.length)
+    work = {"Command Buffer Full": "", "Lazy Function Loading": "kernel_loading"}.get(name, "profiler")
+    assert (gap.reason, gap.work) == ("profiler" if work == "profiler" else "pause", work)
+
+
+def test_a_flush_beside_a_busy_host_or_a_loader_is_not_the_reason(tmp_path: Path) -> None:
+    for reason in ("host", "data"):
+        sim = Simulator(ranks=1)
+        sim.kernel(100.0)
+        where = {"pid": -1, "tid": 0, "ts": sim.clocks[0].host + 100.0, "dur": 9000.0, "args": {}}
+        sim.events[0].append({"ph": "X", "cat": "overhead", "name": "Buffer Flush", **where})
+        if reason == "host":
+            busy(sim, 10_000.0, every=100.0)
+        else:
+            sim.host(10_000.0, LOADER)
+        sim.kernel(100.0)
+        result, _ = gaps(tmp_path / reason, sim)
+        assert max(result, key=lambda gap: gap.length).reason == reason
+
+
+def test_an_annotation_of_the_same_name_is_not_the_profiler(tmp_path: Path) -> None:
+    assert paused(tmp_path, mark="Buffer Flush").reason == "pause"

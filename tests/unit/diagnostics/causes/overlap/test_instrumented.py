@@ -43,3 +43,23 @@ def test_a_program_that_waits_after_every_kernel_is_no_instrument(tmp_path: Path
     write(by_step(sim, step), tmp_path)
     texts = status(detect(tmp_path))
     assert (texts["overlap.instrumented"], texts["overlap.sync_point"]) == ("ruled_out", "confirmed")
+
+
+@pytest.mark.parametrize(("request_us", "expected"), [(20_000.0, True), (500.0, False)])
+def test_what_the_profiler_itself_takes_is_no_pause_of_the_program(
+    tmp_path: Path, detect: Any, request_us: float, expected: bool
+) -> None:
+    """CUPTI requests a buffer for its events, and the launch in which that happens does not return until it has one."""
+    sim = Simulator(ranks=1)
+
+    def request() -> None:
+        sim.drain("aten::mean")
+        where = {"pid": -1, "tid": 0, "ts": sim.clocks[0].host, "dur": request_us, "args": {}}
+        sim.events[0].append({"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", **where})
+        sim.host(request_us)
+
+    write(ddp(sim, per_step=request), tmp_path)
+    detection = detect(tmp_path)
+    assert roots(detection) == ([("overlap.instrumented", (0,))] if expected else [])
+    texts = status(detection)
+    assert texts["overlap.pause"] == texts["overlap.host_bound"] == "ruled_out"
