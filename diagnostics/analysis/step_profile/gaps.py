@@ -66,12 +66,12 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
         elif (gap := host.gap(start, until, launch, thread)) is not None:
             result.append(gap)
         else:
-            wait, waited, over = waits.that_ended(start, launch)
-            if host.quiet(over, launch) >= _MOST * (until - start):
+            wait, began, over = waits.that_ended(start, launch)
+            if host.quiet(max(start, over), launch) >= _MOST * (until - start):
                 result.append(Gap(start, until, "pause"))
                 continue
             # Without the wait, the host would be ahead by as long as it took; the rest of the stretch is its own work.
-            border = min(until, start + waited)
+            border = min(until, start + over - began)
             result += [Gap(start, border, "sync", wait)] if wait else []
             result += [Gap(border, until, "host")] if border < until else []
     _name_pauses(result, trace)
@@ -103,9 +103,7 @@ class _HostWork:
         for start, end, name, lane in zip(trace.marks.start, trace.marks.end, trace.marks.name, trace.marks.lane):
             if kind := kinds[name]:
                 # These stop all launches; other work stops only those of its own thread.
-                everywhere = kind in ("data", "garbage_collection", "profiler") or trace.names[name].startswith(
-                    "overhead:"
-                )
+                everywhere = kind in ("data", "garbage_collection", "kernel_loading", "profiler")
                 spans.setdefault((kind, -1 if everywhere else lane), []).append((start, end, name))
         self._names = trace.names
         self._spans = {key: sorted(rows) for key, rows in spans.items()}
@@ -130,15 +128,17 @@ class _HostWork:
         key = max(filled, key=lambda key: (filled[key], key[0] == "data"), default=None)
         if key is None or filled[key] < (least := max(_MOST * (launch - start), 1)):
             return None
-        if key[0] == "profiler" and self.quiet(start, launch) < least:
+        kind = key[0]
+        if kind == "profiler" and self.quiet(start, launch) < least:
             return None  # Its thread flushes buffers beside a host that goes on.
         rows = self._spans[key]
         after = bisect_left(rows, (launch,))
         rows = [row for row in rows[max(0, after - _NEARBY) : after] if row[1] > start] or rows[:1]
         longest = max(rows, key=lambda row: min(row[1], launch) - max(row[0], start))
         detail = self._names[longest[2]]
-        reason: Reason = "data" if key[0] == "data" else "profiler" if key[0] == "profiler" else "pause"
-        return Gap(start, end, reason, detail, "" if reason == "data" else key[0])
+        return Gap(
+            start, end, kind if kind in ("data", "profiler") else "pause", detail, "" if kind == "data" else kind
+        )
 
 
 class _Waits:
@@ -157,10 +157,7 @@ class _Waits:
         self._op_starts = [op[0] for op in self._ops]
 
     def that_ended(self, start: int, launch: int) -> tuple[str, int, int]:
-        """Return the wait that blocked the host from before the device went idle until after, its ns, and its end.
-
-        Without one, return an empty name, 0 and `start`.
-        """
+        """Return the wait that blocked the host from before the device went idle until after: name, start and end."""
         syncs = self._trace.syncs
         n = bisect_right(self._ends, start - _NEAR_NS)
         while n < len(self._ends) and self._ends[n] <= launch:
@@ -170,7 +167,6 @@ class _Waits:
                 at = bisect_right(self._op_starts, began)
                 near = self._ops[max(0, at - _NEARBY) : at]
                 around = (op for op in near if op[1] >= began and op[3] == syncs.lane[i])
-                name = self._trace.names[next((op[2] for op in around), syncs.name[i])]
-                return name, syncs.end[i] - began, max(start, syncs.end[i])
+                return self._trace.names[next((op[2] for op in around), syncs.name[i])], began, syncs.end[i]
             n += 1
-        return "", 0, start
+        return "", start, start

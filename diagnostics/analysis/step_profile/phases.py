@@ -57,7 +57,10 @@ class Step(Struct):
 
 
 def find_steps(trace: Trace, work: Work) -> list[Step]:
-    """Return the steps of the trace by time, at least one; they cover the device work from the first mark on."""
+    """Return the steps of the trace by time, at least one; they cover the device work from the first mark on.
+
+    The first and the last one include the host's time before the first and after the last work.
+    """
     begin, end = window(trace, work)
     hosts = _marked(trace)
     if not hosts:
@@ -67,22 +70,14 @@ def find_steps(trace: Trace, work: Work) -> list[Step]:
         steps = [Step(number, host, (borders[n], borders[n + 1])) for n, (number, host) in enumerate(hosts)]
         steps = [step for step in steps if step.device[1] > step.device[0]] or steps[:1]
         if trace.on_device:
-            _extend(trace, steps)
+            first, last = steps[0], steps[-1]
+            # The device idled until the first work if that began as it was launched; else it had work from before.
+            start, launch, returned = min(zip(trace.device.start, trace.launch, trace.returned, strict=True))
+            if first.host[0] <= launch and start <= max(launch, returned) + _AT_ONCE_NS:
+                first.device = min(first.host[0], first.device[0]), first.device[1]
+            last.device = last.device[0], max(last.host[1], last.device[1])
     _find_backwards(trace, work, steps)
     return steps
-
-
-def _extend(trace: Trace, steps: list[Step]) -> None:
-    """Let the first and the last step include the time on the host before the first and after the last work.
-
-    Before the first work the device may still compute what was launched before the trace began; it was idle if that
-    work began as it was launched.
-    """
-    first, last, device = steps[0], steps[-1], trace.device
-    n = min(range(len(device)), key=device.start.__getitem__)
-    if first.host[0] <= trace.launch[n] and device.start[n] <= max(trace.returned[n], trace.launch[n]) + _AT_ONCE_NS:
-        first.device = (min(first.host[0], first.device[0]), first.device[1])
-    last.device = (last.device[0], max(last.host[1], last.device[1]))
 
 
 def window(trace: Trace, work: Work) -> Interval:

@@ -55,7 +55,7 @@ def _a_step(amounts: list[float]) -> float:
     """Return the mean if the idle time recurs, such as with a loader that stalls every fifth step; else the median.
 
     A single hiccup does not count, even in one of two steps: a window with one checkpoint does not show how often
-    there is one. Time before the first work of the window belongs to no step.
+    there is one.
     """
     ordered = sorted(amounts) or [0.0]
     recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]
@@ -63,17 +63,16 @@ def _a_step(amounts: list[float]) -> float:
 
 
 def judged_idle(
-    view: Overview, idle_time: Idle, confidence: float, texts: Texts, row: str = "default", /, **figures: Any
+    view: Overview, own: Idle, confidence: float, texts: Texts, row: str = "default", least: float = MOST, **also: Any
 ) -> Finding:
-    """Confirm a reason for idle time if no healthy job has so much; the other ranks wait for the outliers.
+    """Confirm a reason for idle time if it takes at least that share of a step; the other ranks wait for the outliers.
 
     Its evidence is the row `shown`; rows may refer to the fields of `Idle` as `{idle}`.
     """
-    facts = costly(view, idle_time.ms, texts, row, idle=idle_time, **figures)
-    shown = texts.phrase("shown", idle=idle_time, unit=view.unit, **figures)
-    victims = others(view, idle_time.ranks)
-    who: dict[str, Any] = {"ranks": idle_time.ranks, "victims": victims}
-    return judged(view, facts, shown, **who, confidence=confidence, of_transfer=False, least=MOST)
+    facts = costly(view, own.ms, texts, row, idle=own, **also)
+    shown = texts.phrase("shown", idle=own, unit=view.unit, **also)
+    who: dict[str, Any] = {"ranks": own.ranks, "victims": others(view, own.ranks)}
+    return judged(view, facts, shown, **who, confidence=confidence, of_transfer=False, least=least)
 
 
 def idle_cause(file: str, reason: Reason) -> Cause[Overview]:

@@ -188,10 +188,10 @@ def others(view: Overview, ranks: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(rank for rank in view.ranks if rank not in ranks)
 
 
-def bucket_cap(view: Overview, size_bytes: int) -> tuple[float, float | None]:
-    """Return the recommended `bucket_cap_mb`, and the one in the run's configuration (None if not set)."""
+def bucket_cap(view: Overview, size_bytes: int) -> tuple[float, str]:
+    """Return the recommended `bucket_cap_mb`, and ` (bucket_cap_mb is 25)` or empty if the configuration has none."""
     now = view.declared("strategy.bucket_cap_mb")
-    return good_cap_mb(size_bytes), now if isinstance(now, int | float) else None
+    return good_cap_mb(size_bytes), f" (bucket_cap_mb is {now:g})" if isinstance(now, int | float) else ""
 
 
 def bucket_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:
@@ -205,20 +205,10 @@ def bucket_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> 
     return max(0.0, sum(call.exposed_transfer for call in calls) - best) / MS
 
 
-def declared_cap(cap_mb: float | None) -> str:
-    """Return ` (bucket_cap_mb is 25)`; empty if the configuration is not known."""
-    return "" if cap_mb is None else f" (bucket_cap_mb is {cap_mb:g})"
-
-
 def portions(count: int, what: str, size_bytes: int) -> Phrase:
     """Return `120 reductions of 1 MiB on average`; a size of 0 bytes means unknown."""
     row = "portions" if size_bytes else "portions_unknown"
     return TEXTS.phrase(row, count=count, what=what, size=size_bytes / max(1, count))
-
-
-def fixed_cost(view: Overview) -> Phrase:
-    """Return `fixed cost of a collective about 20 us`."""
-    return TEXTS.phrase("fixed_cost", us=view.latency_ns / 1000)
 
 
 def good_buckets(total_bytes: int) -> int:

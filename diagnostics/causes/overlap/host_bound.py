@@ -14,21 +14,19 @@ _TEXTS = Texts(__file__)
 def decide(view: Overview) -> Finding:
     """Decide from the idle time in which the host launches, without the pauses."""
     late = idle(view, "host")
-    if late.ms < _HOST_SHARE * view.step_ms or not view.worth(late.ms):
-        return _TEXTS.ruled_out("little", ms=late.ms, step_ms=view.step_ms, least=_HOST_SHARE)
     first = next(profile for profile in view.profiles if profile.rank == late.ranks[0])
     declared = view.declared("train.compile")
     kernels = round(first.kernels / max(1, len(first.steps)))
-    with_stack = bool(view.profiles[0].settings.get("with_stack"))
     return judged_idle(
         view,
         late,
         LIKELY,
         _TEXTS,
         "compiled" if declared or first.compiled else "eager",
+        _HOST_SHARE,
         kernels=kernels,
         length_us=first.kernel_ns / max(1, first.kernels) / 1000,
-        stack=_TEXTS.phrase("stack") if with_stack else "",
+        stack=_TEXTS.phrase("stack") if view.profiles[0].settings.get("with_stack") else "",
         override="train.compile=true" if declared is False else "",
     )
 

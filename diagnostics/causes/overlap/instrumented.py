@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.account import MOST
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import idle, judged_idle
-from diagnostics.causes.overlap._shared import costly, on_cpu, step_cause
+from diagnostics.causes.overlap._shared import on_cpu, step_cause
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
@@ -16,8 +16,7 @@ def decide(view: Overview) -> Finding:
     if instrument is None:
         if (served := idle(view, "profiler")).ms >= MOST * view.step_ms > 0:
             return judged_idle(view, served, CERTAIN, _TEXTS, "profiler")
-        share = max(profile.blocking for profile in view.profiles)
-        return _TEXTS.ruled_out(share=share, cost=costly(view, served.ms, _TEXTS).cost)
+        return _TEXTS.ruled_out(share=max(profile.blocking for profile in view.profiles), idle=served)
     name = instrument.variable
     does = _TEXTS.phrase(name) if name else ""
     seen = _TEXTS.phrase("variable" if name else "launches", name=name, value=instrument.value, does=does)

@@ -28,7 +28,7 @@ def decide(view: Overview) -> Finding:
     cap_mb, declared = shared.bucket_cap(view, size)
     cost = steps.typical(lambda step: shared.bucket_gain(view, step.last(), step.backward))
     shown = _TEXTS.phrase("shown", seen=seen, begins=_begins(steps.sample))
-    facts = shared.costly(view, cost, _TEXTS, seen=seen, cap_mb=cap_mb, declared=shared.declared_cap(declared))
+    facts = shared.costly(view, cost, _TEXTS, seen=seen, cap_mb=cap_mb, declared=declared)
     if not size and view.worth(cost):
         return shared.unsized(view, cost, len(last))  # It may be DDP's first bucket, as a small model has no other.
     return shared.judged(view, facts, shown)

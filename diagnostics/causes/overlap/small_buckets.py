@@ -26,9 +26,12 @@ def decide(view: Overview) -> Finding:
         return shared.unsized(view, exposed, count)  # How long they take says little: links differ by a factor of 100.
     cap_mb, declared = shared.bucket_cap(view, size)
     gain = steps.typical(lambda step: _merge_gain(view, step.last(), step.backward))
-    seen, now = shared.portions(count, "reductions", size), shared.declared_cap(declared)
-    facts = shared.costly(view, gain, _TEXTS, seen=seen, count=count, cap_mb=cap_mb, declared=now)
-    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, good_count=good_count), shared.fixed_cost(view))
+    seen, fixed = (
+        shared.portions(count, "reductions", size),
+        shared.TEXTS.phrase("fixed_cost", us=view.latency_ns / 1000),
+    )
+    facts = shared.costly(view, gain, _TEXTS, seen=seen, count=count, cap_mb=cap_mb, declared=declared)
+    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, good_count=good_count), fixed)
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:

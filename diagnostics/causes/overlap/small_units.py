@@ -28,7 +28,7 @@ def decide(view: Overview) -> Finding:
     blocks = max(2, (view.declared("strategy.blocks_per_unit") or 1) * count // GOOD_UNITS)
     seen = _TEXTS.phrase("shown", seen=shared.portions(count, "gathers", size))
     facts = shared.costly(view, view.per_batch_ms(gain), _TEXTS, seen=seen, count=count, blocks_per_unit=blocks)
-    return shared.judged(view, facts, seen, shared.fixed_cost(view))
+    return shared.judged(view, facts, seen, shared.TEXTS.phrase("fixed_cost", us=view.latency_ns / 1000))
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_units,))

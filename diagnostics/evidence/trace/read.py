@@ -213,8 +213,7 @@ class _Builder:
         self.trace.activity.add(lane, start, end)
 
     def _wait(self, event: Event, name: int) -> None:
-        start, end = self._times(event)
-        self.trace.syncs.add(start, end, name, self._lanes[event.pid, event.tid])
+        self.trace.syncs.add(*self._times(event), name, self._lanes[event.pid, event.tid])
         self._launch(event, name)
 
     def _unkept(self, event: Event, name: int) -> None:
@@ -233,8 +232,7 @@ class _Builder:
         if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
             self.trace.op_messages[len(ops)] = self._message(event.args)
         ops.add(start, end, name, lane := self._lanes[event.pid, event.tid])
-        if self.all_ops is False:
-            self.trace.activity.add(lane, start, end)
+        self.trace.activity.add(lane, start, end)
 
     def _mark(self, event: Event, name: int) -> None:
         if event.ph != "X":

@@ -185,8 +185,13 @@ def test_a_pause_that_a_healthy_job_may_have_is_a_figure_and_no_cause(
     tmp_path: Path, detect: Any, mark: str, share: float, expected: str
 ) -> None:
     sim = Simulator()
-    step_us = 12 * 900.0 + 300.0
-    write(ddp(sim, per_step=lambda: (sim.drain(), sim.host(step_us * share / (1 - share), mark))[0]), tmp_path)
+    step_us = 12 * 9000.0 + 300.0
+
+    def stop() -> None:
+        sim.drain()
+        sim.host(step_us * share / (1 - share), mark)
+
+    write(ddp(sim, scale=lambda rank: 10.0, per_step=stop), tmp_path)
     finding = finding_of(detection := detect(tmp_path), "overlap.pause")
     assert finding.status == expected, text_of(finding)
     measures = detection.measures["overlap"]["ranks"][0]

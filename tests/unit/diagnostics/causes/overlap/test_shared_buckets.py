@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.step_profile.overview import MS
-from diagnostics.causes.overlap._shared import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
+from diagnostics.causes.overlap._shared import bucket_cap, bucket_gain, portions
 
 
 def call(transfer_ms: float, size_bytes: int = 1 << 20, exposed_ms: float | None = None) -> Any:
@@ -25,10 +25,10 @@ def view(latency_us: float = 20.0, **declared: Any) -> Any:
 @pytest.mark.parametrize(
     ("size_bytes", "declared", "caps"),
     [
-        (400 << 20, 100, (25.0, 100)),
-        (40 << 20, None, (10.0, None)),
-        (0, 25.0, (25.0, 25.0)),
-        (1 << 20, "all", (0.25, None)),
+        (400 << 20, 100, (25.0, " (bucket_cap_mb is 100)")),
+        (40 << 20, None, (10.0, "")),
+        (0, 25.0, (25.0, " (bucket_cap_mb is 25)")),
+        (1 << 20, "all", (0.25, "")),
     ],
 )
 def test_the_cap_to_advise_and_the_one_that_is_declared(
@@ -55,7 +55,5 @@ def test_no_more_is_won_than_is_exposed(transfers: list[float], backward_ms: flo
 
 
 def test_words() -> None:
-    assert declared_cap(None) == "" and declared_cap(25.0) == " (bucket_cap_mb is 25)"
     assert str(portions(120, "reductions", 120 << 20)) == "120 reductions of 1 MiB on average"
     assert str(portions(120, "gathers", 0)) == "120 gathers of unknown size on average"
-    assert str(fixed_cost(view(20.0))) == "fixed cost of a collective about 20.0 us"
