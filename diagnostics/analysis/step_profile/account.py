@@ -24,15 +24,15 @@ _STRAY = 0.01
 class Account(Struct, frozen=True):
     """The time of the ranks by use, as shares of the window (0 to 1): on devices, of each use on the rank with most."""
 
-    overlap: float | None
+    overlap: float | None = None
     """Overlapped share of the communication; None without any."""
-    exposed: float
-    copies: float
-    idle: float
-    traced: int
-    world_size: int
-    on_device: bool
-    no_device_events: bool
+    exposed: float = 0.0
+    copies: float = 0.0
+    idle: float = 0.0
+    traced: int = 0
+    world_size: int = 0
+    on_device: bool = False
+    no_device_events: bool = False
     """Whether the job used accelerators but the traces contain no device events."""
     waiting: float | None = 0.0
     """On CPU: exposed communication minus the time of the same collective without waiting for a rank. The rest

@@ -45,10 +45,9 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     stretches = covers.gaps(begin, end, least)
     if not stretches:
         return []
-    host = _HostWork(trace)
+    host = _Host(trace)
     if not trace.on_device:
         return [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in stretches]
-    waits = _Waits(trace)
     launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned, trace.device.name))
     starts = [row[0] for row in launches]
     first_use = {row[4]: row[0] for row in reversed(launches)}
@@ -66,7 +65,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
         elif (gap := host.gap(start, until, launch, thread)) is not None:
             result.append(gap)
         else:
-            wait, began, over = waits.that_ended(start, launch)
+            wait, began, over = host.that_ended(start, launch)
             if host.quiet(max(start, over), launch) >= _MOST * (until - start):
                 result.append(Gap(start, until, "pause"))
                 continue
@@ -94,8 +93,8 @@ def _name_pauses(gaps: list[Gap], trace: Trace) -> None:
                     gap.detail = trace.names[name]
 
 
-class _HostWork:
-    """Intervals and events of the host's work, by kind."""
+class _Host:
+    """What the host does: its work by kind, how busy it is with launches, and its waits for the device."""
 
     def __init__(self, trace: Trace) -> None:
         kinds = [host_work(name) for name in trace.names]
@@ -105,13 +104,18 @@ class _HostWork:
                 # These stop all launches; other work stops only those of its own thread.
                 everywhere = kind in ("data", "garbage_collection", "kernel_loading", "profiler")
                 spans.setdefault((kind, -1 if everywhere else lane), []).append((start, end, name))
-        self._names = trace.names
+        self._trace = trace
         self._spans = {key: sorted(rows) for key, rows in spans.items()}
         self._rulers = {key: Ruler(union((start, end) for start, end, _ in rows)) for key, rows in spans.items()}
         lanes = {lane for lane, is_memory in zip(trace.launcher, trace.is_memory) if not is_memory}
         busy = [trace.activity[lane] for lane in lanes if lane in trace.activity]
         # A stretch of activity lasts until the next one could have begun.
         self._active = Ruler(union((a, b + QUIET_NS) for own in busy for a, b in zip(own[::2], own[1::2])))
+        ops, syncs = trace.ops, trace.syncs
+        self._syncs = sorted(zip(syncs.end, syncs.start, syncs.name, syncs.lane))
+        sync_names = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
+        rows = zip(ops.start, ops.end, ops.name, ops.lane) if sync_names else ()
+        self._ops = sorted(row for row in rows if row[2] in sync_names)
 
     def quiet(self, start: int, end: int) -> int:
         """Return for how many ns the threads that launch kernels neither run operations nor calls."""
@@ -135,38 +139,19 @@ class _HostWork:
         after = bisect_left(rows, (launch,))
         rows = [row for row in rows[max(0, after - _NEARBY) : after] if row[1] > start] or rows[:1]
         longest = max(rows, key=lambda row: min(row[1], launch) - max(row[0], start))
-        detail = self._names[longest[2]]
-        return Gap(
-            start, end, kind if kind in ("data", "profiler") else "pause", detail, "" if kind == "data" else kind
-        )
-
-
-class _Waits:
-    """Intervals in which the host waited for the device, and the operation of each."""
-
-    def __init__(self, trace: Trace) -> None:
-        syncs = trace.syncs
-        order = sorted(range(len(syncs)), key=lambda i: syncs.end[i])
-        self._trace = trace
-        self._order = order
-        self._ends = [syncs.end[i] for i in order]
-        ops = trace.ops
-        sync_names = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
-        rows = zip(ops.start, ops.end, ops.name, ops.lane) if sync_names else ()
-        self._ops = sorted(row for row in rows if row[2] in sync_names)
-        self._op_starts = [op[0] for op in self._ops]
+        detail = self._trace.names[longest[2]]
+        reason: Reason = kind if kind in ("data", "profiler") else "pause"
+        return Gap(start, end, reason, detail, "" if kind == "data" else kind)
 
     def that_ended(self, start: int, launch: int) -> tuple[str, int, int]:
         """Return the wait that blocked the host from before the device went idle until after: name, start and end."""
-        syncs = self._trace.syncs
-        n = bisect_right(self._ends, start - _NEAR_NS)
-        while n < len(self._ends) and self._ends[n] <= launch:
-            i = self._order[n]
-            began = syncs.start[i]
-            if began <= start and syncs.end[i] - began >= DEVICE_NS:
-                at = bisect_right(self._op_starts, began)
+        n = bisect_left(self._syncs, (start - _NEAR_NS + 1,))
+        while n < len(self._syncs) and self._syncs[n][0] <= launch:
+            end, began, name, lane = self._syncs[n]
+            if began <= start and end - began >= DEVICE_NS:
+                at = bisect_left(self._ops, (began + 1,))
                 near = self._ops[max(0, at - _NEARBY) : at]
-                around = (op for op in near if op[1] >= began and op[3] == syncs.lane[i])
-                return self._trace.names[next((op[2] for op in around), syncs.name[i])], began, syncs.end[i]
+                around = (op[2] for op in near if op[1] >= began and op[3] == lane)
+                return self._trace.names[next(around, name)], began, end
             n += 1
         return "", start, start

@@ -177,8 +177,12 @@ class Overview(Struct):
 
     def measures(self) -> dict[str, Any]:
         """Return `overlap` of `report.measures`."""
-        if not self.profiles:
+        shares = account(self.profiles, self.world_size)
+        if shares is None:
             return {}
+        if shares.no_device_events:  # What the host did is no time of a step.
+            known = {name: getattr(shares, name) for name in ("traced", "world_size", "no_device_events")}
+            return {"overlap": {"reason": "no_device_events", "account": known}}
         values = {
             "unit": "ms",
             "window": "whole file" if self.on_device else "marked steps",
@@ -187,7 +191,7 @@ class Overview(Struct):
             "steps_marked": all(profile.marked for profile in self.profiles),
             "matched_collectives": self.skew.matched,
             "differing": self.skew.differing[:20],
-            "account": asdict(shares) if (shares := account(self.profiles, self.world_size)) else None,
+            "account": asdict(shares),
             "ranks": {profile.rank: _rank_measures(profile) for profile in self.profiles},
             "timeline": _timeline(self.profiles),
         }
@@ -201,6 +205,7 @@ def overview(evidence: Evidence) -> Overview:
     traced = bool(evidence.handles(TraceFile) or evidence.handles(NsysFile))
     if traced:
         evidence.inside["trace" if evidence.handles(TraceFile) else "nsys"] = {profile.rank for profile in profiles}
+    profiles = [profile for profile in profiles if profile.on_device] or profiles  # The others show no work of a step.
     world_size = evidence.world_size or next((profile.world_size for profile in profiles if profile.world_size), None)
     several = (fact.fields.get("nranks") or 2 for fact in evidence.facts if fact.kind.startswith("several_"))
     world_size = world_size or max(several, default=None)  # Else a log may show that there are at least so many.

@@ -152,9 +152,9 @@ def profile(trace: Trace) -> RankProfile:
     kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
     blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
-    spans: dict[str, list[Interval]] = {str(trace.lanes[lane].owner): [] for lane in set(device.lane)}
+    spans: dict[str, list[Interval]] = {str(trace.lanes[lane][0]): [] for lane in set(device.lane)}
     for *span, lane in zip(device.start, device.end, device.lane) if len(spans) > 1 else ():
-        spans[str(trace.lanes[lane].owner)].append((span[0], span[1]))
+        spans[str(trace.lanes[lane][0])].append((span[0], span[1]))
     search = {name for name, text in enumerate(trace.names) if TEXT["unused_search"].search(text)}
     about: dict[str, Any] = {name: getattr(trace, name) for name in About.__struct_fields__}
     return RankProfile(

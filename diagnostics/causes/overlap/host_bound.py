@@ -16,7 +16,6 @@ def decide(view: Overview) -> Finding:
     late = idle(view, "host")
     first = next(profile for profile in view.profiles if profile.rank == late.ranks[0])
     declared = view.declared("train.compile")
-    kernels = round(first.kernels / max(1, len(first.steps)))
     return judged_idle(
         view,
         late,
@@ -24,7 +23,7 @@ def decide(view: Overview) -> Finding:
         _TEXTS,
         "compiled" if declared or first.compiled else "eager",
         _HOST_SHARE,
-        kernels=kernels,
+        kernels=round(first.kernels / max(1, len(first.steps))),
         length_us=first.kernel_ns / max(1, first.kernels) / 1000,
         stack=_TEXTS.phrase("stack") if view.profiles[0].settings.get("with_stack") else "",
         override="train.compile=true" if declared is False else "",

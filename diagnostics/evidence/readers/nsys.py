@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostics.evidence.limits import TooLargeError
 from diagnostics.evidence.reader import Handle, Reader, opens
-from diagnostics.evidence.trace.model import Lanes, Message, Names, Trace, collective_word, host_work
+from diagnostics.evidence.trace.model import Indices, Lane, Message, Names, Trace, collective_word, host_work
 
 if TYPE_CHECKING:
     import sqlite3
@@ -73,7 +73,7 @@ class _Reader:
         self.names = Names(self.listed)
         self.name_bytes = 0
         self.traces_by_device: dict[int, Trace] = {}
-        self.lanes: dict[int, Lanes] = {}
+        self.lanes: dict[int, Indices[Lane]] = {}
         checks = count(1)
         connection.set_progress_handler(lambda: int(next(checks) > _CHECKS), _STEPS_PER_CHECK)
         connection.execute("PRAGMA trusted_schema=OFF")
@@ -132,7 +132,7 @@ class _Reader:
             if len(self.traces_by_device) >= _MOST_DEVICES:
                 raise ValueError(f"over {_MOST_DEVICES} devices: no node has so many")
             self.traces_by_device[device] = Trace(file=self.file.file, names=self.listed)
-            self.lanes[device] = Lanes(self.traces_by_device[device].lanes)
+            self.lanes[device] = Indices(self.traces_by_device[device].lanes)
         trace = self.traces_by_device[device]
         launch, returned, thread = launches.get(((process or 0) >> 24, correlation), (-1, -1, -1))
         trace.device.add(start, max(start, end), self._name(name), self.lanes[device][device, stream])

@@ -4,7 +4,7 @@ import re
 from array import array
 from functools import lru_cache
 from math import prod
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -50,11 +50,9 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class Lane(NamedTuple):
-    """Where an event ran: a device and a stream, or a process and a thread."""
-
-    owner: int | str | None
-    line: int | str | None
+Lane = tuple[int | str | None, int | str | None]
+"""Where an event ran: a device and a stream, or a process and a thread."""
+_Key = TypeVar("_Key")
 
 
 class Message(NamedTuple):
@@ -290,34 +288,26 @@ _SPARSE = 16
 """Maximum ratio of the range of numbers to their count at which a table is smaller than a dict."""
 
 
-class Names(dict[str, int]):
-    """Maps each name to its index; a new name is appended to the list."""
+class Indices(dict[_Key, int]):
+    """Maps each key to its index; a new key is appended to the list."""
 
-    def __init__(self, listed: list[str]) -> None:
+    def __init__(self, listed: list[_Key]) -> None:
         super().__init__()
         self._listed = listed
+
+    def __missing__(self, key: _Key) -> int:
+        self[key] = index = len(self)
+        self._listed.append(key)
+        return index
+
+
+class Names(Indices[str]):
+    """Indices of the first `MAX_NAMES` names, and of one for all others."""
 
     def __missing__(self, name: str) -> int:
         if len(self) > MAX_NAMES:
             return self["(other)"]
-        if len(self) == MAX_NAMES:
-            name = "(other)"
-        self[name] = index = len(self)
-        self._listed.append(name)
-        return index
-
-
-class Lanes(dict[tuple[int | str | None, int | str | None], int]):
-    """Maps each lane to its index; a new lane is appended to the list."""
-
-    def __init__(self, listed: list[Lane]) -> None:
-        super().__init__()
-        self._listed = listed
-
-    def __missing__(self, key: tuple[int | str | None, int | str | None]) -> int:
-        self[key] = index = len(self)
-        self._listed.append(Lane(*key))
-        return index
+        return super().__missing__("(other)" if len(self) == MAX_NAMES else name)
 
 
 def places(listed: "array[int]", numbers: "array[int]") -> "array[int]":

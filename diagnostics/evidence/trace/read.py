@@ -15,7 +15,7 @@ from diagnostics.evidence.trace.model import (
     Args,
     Event,
     GroupInfo,
-    Lanes,
+    Indices,
     Message,
     Names,
     Trace,
@@ -31,6 +31,8 @@ _TEXT = patterns_beside(__file__)
 """Patterns by name. The table describes what each one matches."""
 _NO_ARGS = Args()
 
+_OF_ACCELERATORS = ("hpu_op", "mtia_runtime", "privateuse1_runtime")
+"""Categories of calls that no host without such a device has; other profilers have some of their own everywhere."""
 _LAST_NS = 1 << 62
 """Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
 
@@ -65,7 +67,7 @@ class _Builder:
         self.skipped_ops = 0
         """Number of names of operations that were not kept."""
         self._names = Names(trace.names)
-        self._lanes = Lanes(trace.lanes)
+        self._lanes = Indices(trace.lanes)
         self._launched = array("q")
         """Correlation of each launch."""
         self._launch_start = array("q")
@@ -106,6 +108,7 @@ class _Builder:
             about = "deep_events" if scan.deep else "damaged_events"
             self._problem(about, count=scan.damaged, deep=scan.deep, depth=scan.limits.depth)
         self._header(scan)
+        trace.on_accelerator |= not tables.keys().isdisjoint(_OF_ACCELERATORS)
 
     def _problem(self, about: str, **figures: object) -> None:
         self.trace.problems.append(Problem("trace", self.trace.file, about, figures=figures))
@@ -133,7 +136,9 @@ class _Builder:
             handler = self._unkept
         else:
             own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
-            handler = own.get(kind) or partial(self._kernel, memory=int(kind == "memory"))
+            is_memory = kind == "memory" or _TEXT["transfer"].search(name)
+            handler = own.get(kind) or partial(self._kernel, memory=int(bool(is_memory)))
+            handler = None if kind == "kernel" and _TEXT["event"].search(name) else handler
         taker = None if handler is None else (handler, self._names[name])
         if len(table) < MAX_NAMES:
             table[name] = taker

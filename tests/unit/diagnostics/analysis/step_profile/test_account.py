@@ -166,7 +166,7 @@ def test_one_traced_rank_of_four_is_undecided_with_the_figures(tmp_path: Path) -
     [
         ("hta_cpu_only", "undecided", "exposed communication 85%"),
         ("hta_no_kernels", "undecided", "no device events"),
-        ("hta_mtia_inference", "undecided", "no device events"),
+        ("hta_mtia_inference", "healthy", "idle 8%"),
         ("rocm_vllm_piecewise", "undecided", "idle 49%"),
         ("nsys_healthy_1pct", "healthy", "idle 1%"),
     ],
@@ -185,7 +185,7 @@ def test_a_slow_job_shows_where_the_rest_of_the_time_goes() -> None:
 
 
 def test_what_lies_before_the_first_kernel_of_a_marked_step_is_idle_too(tmp_path: Path) -> None:
-    """A window of one step, whose loader takes as long as the rest of it."""
+    """A window of one step, in whose first half the host runs nothing that the trace shows."""
     sim = Simulator(ranks=1)
     with sim.marked("ProfilerStep#7"):
         sim.host(40_000.0)

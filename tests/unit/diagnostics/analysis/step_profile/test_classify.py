@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.step_profile.classify import TEXT, Call, classify
-from diagnostics.evidence.trace.model import Lane, Message, Trace
+from diagnostics.evidence.trace.model import Message, Trace
 from tests.trace_generator import Simulator, Style
 from tests.unit.diagnostics.analysis.step_profile.profiles import MIB, traces
 
@@ -15,7 +15,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 
 def device(*kernels: tuple[str, int, int], lane: tuple[int, ...] = (), launches: tuple[int, ...] = ()) -> Trace:
     """Kernels as (name, start, length); lane 0 computes, lane 1 communicates, lane 2 is a thread of the host."""
-    trace = Trace("t", names=[name for name, _, _ in kernels], lanes=[Lane(0, 7), Lane(0, 20), Lane(500, 11)])
+    trace = Trace("t", names=[name for name, _, _ in kernels], lanes=[(0, 7), (0, 20), (500, 11)])
     for at, (_, start, length) in enumerate(kernels):
         trace.device.add(start, start + length, at, lane[at] if lane else 0)
         trace.is_memory.append(0)
@@ -93,7 +93,7 @@ def test_collectives_of_a_written_trace_in_their_order(tmp_path: Path, style: St
 
 def cpu(*issues: tuple[str, int], ran: tuple[tuple[str, int, int, int], ...]) -> list[Call]:
     """A run on CPU: what the host issued (name, time) and what gloo's threads ran (op, elements, start, end)."""
-    trace = Trace("t", lanes=[Lane(500, 11), Lane(500, 12)])
+    trace = Trace("t", lanes=[(500, 11), (500, 12)])
     for name, start in issues:
         trace.names.append(name)
         (trace.marks if " B " in name else trace.ops).add(start, start + 1, len(trace.names) - 1, 0)
@@ -126,7 +126,7 @@ def test_what_was_issued_after_the_end_is_another_call() -> None:
 
 def compute(*ops: tuple[str, int, int], spans: tuple[tuple[str, int, int, int], ...]) -> list[tuple[int, int]]:
     """Compute of a run on CPU: operations of the host (name, start, end), gloo's spans (name, start, end, lane)."""
-    trace = Trace("t", lanes=[Lane(500, 11), Lane(500, 12)])
+    trace = Trace("t", lanes=[(500, 11), (500, 12)])
     for name, start, end in ops:
         trace.names.append(name)
         trace.ops.add(start, end, len(trace.names) - 1, 0)
@@ -147,7 +147,7 @@ def test_waiting_for_a_functional_collective_is_no_compute() -> None:
 
 
 def test_operations_of_a_compilation_are_no_compute() -> None:
-    trace = Trace("t", names=["dynamo", "aten::linear", "CompiledFunctionBackward"], lanes=[Lane(1, 1), Lane(1, 2)])
+    trace = Trace("t", names=["dynamo", "aten::linear", "CompiledFunctionBackward"], lanes=[(1, 1), (1, 2)])
     trace.marks.add(100, 200, 0, 0)
     for start, end, name, lane in ((110, 150, 1, 0), (210, 220, 1, 0), (110, 150, 1, 1), (90, 205, 2, 0)):
         trace.ops.add(start, end, name, lane)

@@ -83,7 +83,7 @@ def test_a_wait_costs_at_most_as_long_as_it_took(tmp_path: Path) -> None:
 
 
 def test_after_a_wait_a_host_that_runs_nothing_pauses(tmp_path: Path) -> None:
-    """A server reads its answer and waits for the next request; of one that is slow to go on, the wait is the reason."""
+    """A server reads its answer and waits for a request; of one that is only slow to go on, the wait is the reason."""
     for rest_us, reason in ((5000.0, "pause"), (300.0, "sync")):
         sim = Simulator(ranks=1)
         sim.kernel(20_000.0)

@@ -130,3 +130,22 @@ def test_launches_that_all_block(blocking: float, kernels: int, idle: int, expec
 
 def test_a_run_on_cpu_has_no_launches() -> None:
     assert find_instrument([rank(0, on_device=False)], {-1: {"CUDA_LAUNCH_BLOCKING": "1"}}) is None
+
+
+def without_device(sim: Simulator, ranks: tuple[int, ...]) -> Simulator:
+    for of_rank in ranks:
+        sim.events[of_rank][:] = [event for event in sim.events[of_rank] if "stream" not in event["args"]]
+    return sim
+
+
+def test_a_trace_without_device_events_measures_no_step(tmp_path: Path) -> None:
+    """What the host did is not how the time of a step is spent; of a job on CPU it is."""
+    overlap = overview(evidence(tmp_path, without_device(ddp(Simulator(ranks=2)), (0, 1)))).measures()["overlap"]
+    known = {"traced": 2, "world_size": 2, "no_device_events": True}
+    assert overlap == {"reason": "no_device_events", "account": known}
+
+
+def test_a_rank_without_device_events_is_not_traced(tmp_path: Path) -> None:
+    overlap = overview(evidence(tmp_path, without_device(ddp(Simulator(ranks=2)), (1,)))).measures()["overlap"]
+    assert set(overlap["ranks"]) == {0}
+    assert (overlap["account"]["traced"], overlap["account"]["world_size"]) == (1, 2)

@@ -89,7 +89,7 @@ def test_a_number_of_over_64_bits_shifts_no_column(tmp_path: Path, damage: dict[
     assert list(trace.device.start) == [10_000, 30_000]
     assert list(trace.launch) == [4_000, 6_000]
     assert trace.messages == {}
-    assert [trace.lanes[lane].line for lane in trace.device.lane] == [7, 9]
+    assert [trace.lanes[lane][1] for lane in trace.device.lane] == [7, 9]
     assert trace.problems[0].about == "damaged_events"
 
 

@@ -4,7 +4,7 @@ from array import array
 
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.evidence.trace.model import Lanes, Names, places
+from diagnostics.evidence.trace.model import Indices, Names, places
 
 IDS = st.lists(st.integers(-50, 50) | st.integers(-(1 << 40), 1 << 40), max_size=30)
 
@@ -37,6 +37,6 @@ def test_names_beyond_the_limit_are_others(monkeypatch):
 
 def test_lanes_are_listed_as_they_come():
     listed = []
-    lanes = Lanes(listed)
+    lanes = Indices(listed)
     assert [lanes[key] for key in ((0, 7), (None, "gloo"), (0, 7))] == [0, 1, 0]
-    assert [(lane.owner, lane.line) for lane in listed] == [(0, 7), (None, "gloo")]
+    assert listed == [(0, 7), (None, "gloo")]

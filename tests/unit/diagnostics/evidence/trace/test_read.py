@@ -182,3 +182,41 @@ def test_rocms_profiler_writes_numbers_as_strings(trace):
 def test_profilers_to_torch_1_11_call_operations_operator(trace):
     result = trace(event("aten::add", "Operator"), event("c10d::allreduce_", "Operator", 5))
     assert names(result, result.ops) == ["aten::add", "c10d::allreduce_"]
+
+
+@pytest.mark.parametrize(
+    ("cat", "call", "waits"),
+    [
+        ("xpu_runtime", "zeCommandListAppendLaunchKernel", "zeEventHostSynchronize"),
+        ("xpu_runtime", "urEnqueueKernelLaunch", "urQueueFinish"),
+        ("xpu_driver", "zeCommandListAppendMemoryCopy", "zeCommandListHostSynchronize"),
+        ("privateuse1_runtime", "deviceLaunchKernel", "deviceStreamSynchronize"),
+        ("mtia_runtime", "runFunction - job_prep_and_submit_for_execution", "synchronizeStream"),
+    ],
+)
+def test_launches_and_waits_of_other_accelerators(trace, cat, call, waits):
+    result = trace(event(call, cat, 2, 1, correlation=1), kernel(), event(waits, cat, 20, correlation=2))
+    assert (list(result.launch), result.lanes[result.launcher[0]]) == ([2000], (1, 7))
+    assert names(result, result.syncs) == [waits] and result.on_accelerator
+
+
+def test_of_mtias_command_processor_only_executions_and_copies_are_work(trace):
+    kinds = ("pe_exe", "dma_request", "event_wait", "event_record")
+    result = trace(*(event(name, "mtia_ccp_events", 10 * n, 5, 17, 3, stream=1) for n, name in enumerate(kinds)))
+    assert names(result, result.device) == ["pe_exe", "dma_request"] and list(result.is_memory) == [0, 1]
+
+
+@pytest.mark.parametrize(("cat", "expected"), [("hpu_op", True), ("privateuse1_runtime", True), ("xpu_runtime", False)])
+def test_calls_of_an_accelerator_alone_are_no_work_of_it(trace, cat, expected):
+    """HPU has a single category, of which Kineto says that it is the host's; a profiler itself calls some runtimes."""
+    result = trace(event("aten::mm", "cpu_op"), event("deviceInit", cat))
+    assert (result.on_device, result.on_accelerator) == (False, expected)
+
+
+def test_what_is_not_kept_shows_when_the_host_is_busy(trace):
+    ops = [event("aten::empty", "cpu_op", 1000 + 100 * n, 50) for n in (0, 1, 2, 50, 51)]
+    call, sort = event("cudaEventQuery", "cuda_runtime", 1350), event("aten::sort", "cpu_op", 10_000, 5000)
+    result = trace(kernel(), *ops[:3], call, *ops[3:], sort, deviceProperties=[{"id": 0}])
+    ns = [1_000_000, 1_351_000, 6_000_000, 6_150_000, 10_000_000, 10_000_000, 15_000_000, 15_000_000]
+    assert list(result.activity[result.lanes.index((1, 7))]) == ns
+    assert names(result, result.ops) == ["aten::sort"], "as it takes as long as a pause, it may be the reason"
