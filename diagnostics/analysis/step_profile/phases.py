@@ -57,10 +57,7 @@ class Step(Struct):
 
 
 def find_steps(trace: Trace, work: Work) -> list[Step]:
-    """Return the steps of the trace by time, at least one; they cover the device work from the first mark on.
-
-    The first and the last one include the host's time before the first and after the last work.
-    """
+    """Return the steps by time, at least one: the device work from the first mark on, and the host's time around it."""
     begin, end = window(trace, work)
     hosts = _marked(trace)
     if not hosts:

@@ -31,8 +31,6 @@ _TEXT = patterns_beside(__file__)
 """Patterns by name. The table describes what each one matches."""
 _NO_ARGS = Args()
 
-_OF_ACCELERATORS = ("hpu_op", "mtia_runtime", "privateuse1_runtime")
-"""Categories of calls that no host without such a device has; other profilers have some of their own everywhere."""
 _LAST_NS = 1 << 62
 """Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
 
@@ -108,7 +106,7 @@ class _Builder:
             about = "deep_events" if scan.deep else "damaged_events"
             self._problem(about, count=scan.damaged, deep=scan.deep, depth=scan.limits.depth)
         self._header(scan)
-        trace.on_accelerator |= not tables.keys().isdisjoint(_OF_ACCELERATORS)
+        trace.on_accelerator |= any(map(_TEXT["accelerator"].search, tables))
 
     def _problem(self, about: str, **figures: object) -> None:
         self.trace.problems.append(Problem("trace", self.trace.file, about, figures=figures))
