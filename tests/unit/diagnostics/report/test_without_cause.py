@@ -26,7 +26,7 @@ def test_where_the_time_of_a_step_went() -> None:
     assert account_text(replace(ON_DEVICE, traced=3)).endswith(", 3 of 4 ranks traced")
     assert account_text(replace(ON_DEVICE, seen_ms=0.25)).endswith("only 0.25 ms are in the traces")
     assert account_text(replace(ON_DEVICE, no_device_events=True)) == (
-        "the traces contain no device events that can be read (CUDA, ROCm)"
+        "the traces contain no device events that can be read (CUDA, ROCm, XPU, MTIA)"
     )
 
 
