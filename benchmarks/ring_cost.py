@@ -22,8 +22,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from dtk.record import collectives, flight, wrappers
-from dtk.record.judge import Judge, Report
 from dtk.record.ring import Ring
+from dtk.record.verdict import Judge, Report
 from dtk.record.watch import RECENT
 
 RANKS, ENTRIES = 1000, 2000

@@ -1,13 +1,16 @@
-"""Whether flight dumps can be from one job: what two of them record for the same collective must agree."""
+"""Whether flight dumps can be from one job: what two of them record for the same collective must agree. The offset
+between two clocks, from collectives that both ranks issued.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import ROOTED, Dump, GroupKey
-from diagnostics.evidence.clock_offset import offset
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 APART_S = 3600.0
@@ -20,6 +23,12 @@ MOMENT_S = 60.0
 """Maximum time between dumps that were written together."""
 SAME_S = 1.0
 """Maximum difference between two readings of a rank's clock for one call."""
+_LEAST_POSITIONS = 3  # Two positions contradict each other at no offset.
+SURE_POSITIONS = 16  # Minimum number of positions that give the offset of two clocks.
+SURE_RATIO = 500
+"""Recorded time over the width of the bounds. Two runs of one program proceed at the same rate to within a few
+thousandths and drift apart by that; ranks of one job do not."""
+_UNDER_WAY = (1, 2, 4, 8, 16, 32)  # Numbers of positions that may be in flight at the same time.
 
 
 class _Recorded(NamedTuple):
@@ -173,3 +182,52 @@ def _calls(dumps: list[Dump]) -> _Calls:
             shared.add(call.key)  # several groups under one name: positions do not identify calls
         calls[place] = _Recorded(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
     return {place: call for place, call in calls.items() if place[0] not in shared}
+
+
+class Offset(Struct, frozen=True):
+    """Bounds of the time in seconds by which the second clock is ahead of the first."""
+
+    low_s: float
+    high_s: float
+    span_s: float
+    """Recorded time that both ranks share."""
+    positions: int
+
+    @property
+    def value_s(self) -> float:
+        """Return the midpoint; both bounds are tight if ranks continue at once."""
+        return (self.low_s + self.high_s) / 2
+
+    @property
+    def width_s(self) -> float:
+        """Return the uncertainty of the offset."""
+        return self.high_s - self.low_s
+
+    @property
+    def sure(self) -> bool:
+        """Return whether the two proceeded closely enough in step to be ranks of one job."""
+        return self.positions >= SURE_POSITIONS and self.span_s >= SURE_RATIO * self.width_s
+
+    def apart_s(self) -> float:
+        """Return the minimum difference of the clocks in seconds; 0 if they may agree."""
+        return max(self.low_s, -self.high_s, 0.0)
+
+
+def offset(first: Mapping[int, float], second: Mapping[int, float]) -> Offset | None:
+    """Compare two ranks; return None if they did not proceed in step, or share too few positions.
+
+    Both map a position in the group to the time of the call (s, by the rank's clock). Only synchronous calls that all
+    ranks must enter before any returns, so none with a root.
+    """
+    common = sorted(first.keys() & second.keys())
+    if len(common) < _LEAST_POSITIONS:
+        return None
+    span_s = min(calls[common[-1]] - calls[common[0]] for calls in (first, second))
+    for under_way in _UNDER_WAY:
+        low_s = max((second[at] - first[at + under_way] for at in common if at + under_way in first), default=None)
+        high_s = min((second[at + under_way] - first[at] for at in common if at + under_way in second), default=None)
+        if low_s is None or high_s is None:
+            return None
+        if low_s <= high_s:
+            return Offset(low_s, high_s, span_s, len(common))
+    return None

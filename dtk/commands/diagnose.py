@@ -60,8 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.verify_fix:
         return HEALTHY if report.healthy else NOT_HEALTHY
     require_training("--verify-fix runs the job and needs")
-    from dtk.verify.proof import table
-    from dtk.verify.verify import verify
+    from dtk.verify.verify import table, verify
 
     proof = verify(report, lambda text: print(f"verify: {text} ...", file=sys.stderr), trust=arguments.trust)
     sys.stdout.write("\n" + table(proof))

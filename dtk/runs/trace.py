@@ -14,7 +14,7 @@ import msgspec
 
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.diagnose import Options, diagnose
-from diagnostics.evidence.clock_offset import offset
+from diagnostics.evidence.dump_agreement import offset
 from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.ring.format import RingDump, parse
 from diagnostics.evidence.trace.scan import Scan

@@ -41,8 +41,8 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
     """Run on this machine: `run_point` without remote launchers."""
     from dtk.launch.banner import banner, farewell
     from dtk.launch.console import Console
-    from dtk.launch.inputs import check_parts
     from dtk.launch.local import launch
+    from dtk.launch.prepare import check_parts
     from dtk.record.run_folder import name_run
 
     config = point.composed.config

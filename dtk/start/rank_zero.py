@@ -8,8 +8,7 @@ from dtk.errors import DtkError
 from dtk.launch import cluster
 from dtk.launch.banner import banner
 from dtk.launch.console import Console
-from dtk.launch.inputs import check_parts
-from dtk.launch.prepare import compose_point, make_folder, settle_point
+from dtk.launch.prepare import check_parts, compose_point, make_folder, settle_point
 from dtk.rank.job import started_by
 from dtk.record.run_folder import begin
 from dtk.start.point import preflight_point

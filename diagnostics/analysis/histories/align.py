@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
 from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Call, GroupKey, Wire
-from diagnostics.evidence.clock_offset import offset
+from diagnostics.evidence.dump_agreement import offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
 LEAST_S = 0.5  # Smaller offsets are not corrected: a call may take that long.

@@ -19,8 +19,7 @@ from dtk.config.placement import Placement
 from dtk.config.resume import Resumed
 from dtk.console.output import put
 from dtk.errors import DtkError, refused
-from dtk.launch.inputs import check_parts
-from dtk.launch.prepare import manifest_of
+from dtk.launch.prepare import check_parts, manifest_of
 from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission, freeze
 from dtk.nccl.render import Rendered

@@ -98,7 +98,7 @@ def _prepare(config: "Config", paths: "RunPaths", launcher: str) -> "Placement":
     from dtk.config.placement import ranks_per_node
     from dtk.config.resume import refuse_other_data
     from dtk.launch import cluster
-    from dtk.launch.inputs import check_parts
+    from dtk.launch.prepare import check_parts
     from dtk.nccl.render import render
     from dtk.record.manifest import manifest
 

@@ -12,7 +12,7 @@ from dtk.config.checks import check
 from dtk.config.compose import compose
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.launch.inputs import check_parts
+from dtk.launch.prepare import check_parts
 
 BASE = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=64", "train.micro_batch_size=2"]
 

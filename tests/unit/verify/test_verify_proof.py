@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.contract.findings import Remedy
-from dtk.verify.proof import Figures, Proof, table
+from dtk.verify.verify import Figures, Proof, table
 
 REMEDY = Remedy("override", "fault=none", "it was injected")
 

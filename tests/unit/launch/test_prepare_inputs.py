@@ -8,7 +8,7 @@ from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.data.synthetic import SyntheticDataset
 from dtk.errors import DtkError
-from dtk.launch.inputs import check_parts, settle_epochs
+from dtk.launch.prepare import check_parts, settle_epochs
 
 TINY = ["model=gpt2_tiny", "strategy=ddp", "data=synthetic", "data.samples=100", "data.validation_fraction=0.2"]
 
@@ -31,7 +31,7 @@ def test_what_the_data_is() -> None:
 
 def test_data_counted_for_epochs_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
-    monkeypatch.setattr("dtk.launch.inputs._counted", [])  # Other tests leave theirs.
+    monkeypatch.setattr("dtk.launch.prepare._counted", [])  # Other tests leave theirs.
     monkeypatch.setattr("dtk.data.build.SyntheticDataset", lambda data: built.append(data) or SyntheticDataset(data))
     composed = settle(settle_epochs(compose([*TINY, "train.epochs=1"])), 2)
     for expected in (1, 2):  # Handed over once: a later point of a sweep reads what the data is by then.

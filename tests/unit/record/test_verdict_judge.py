@@ -12,8 +12,7 @@ from torch.distributed import HashStore
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import WatchConfig
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.judge import Judge, Report
-from dtk.record.verdict import first_difference
+from dtk.record.verdict import Judge, Report, first_difference
 from dtk.record.watch import Watch
 
 HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=64)

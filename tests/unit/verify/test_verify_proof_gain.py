@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dtk.verify.proof import Change, figures_of, improved, of_peak, of_steps
+from dtk.verify.verify import Change, figures_of, improved, of_peak, of_steps
 
 VALUES = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=9)
 

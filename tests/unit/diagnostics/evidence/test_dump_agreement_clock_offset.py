@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.evidence.clock_offset import SURE_POSITIONS, offset
+from diagnostics.evidence.dump_agreement import SURE_POSITIONS, offset
 
 
 def ranks(count, ahead_s, step_s=1.0, wait_s=0.001):
