@@ -1,11 +1,13 @@
 """`dtk attach`: options and output. `dtk.attach` collects the evidence; `dtk diagnose` explains it."""
 
 import argparse
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.formatting import clean, first_of, ranks_spoken
 from diagnostics.contract.invocation import command, typed
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _errors = Errors(__file__)
 FOLDERS = Path("dtk-attach")
 MOST_S = 45.0  # Time between the first round and the last.
-SLURM_S = 300.0  # Timeout for the hosts of a Slurm job.
+REMOTE_S = 300.0  # Timeout for other hosts.
 VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 
 
@@ -27,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Collect evidence and diagnose it; DtkError if there is no such job here, or an option cannot be used."""
     rounds, every_s = arguments.rounds, arguments.every_s
     _errors.refuse({"too_long": (rounds - 1) * every_s > MOST_S}, rounds=rounds, every_s=every_s, most_s=MOST_S)
-    if arguments.slurm is not None:
-        return _slurm(arguments)
+    if arguments.slurm is not None or arguments.hosts is not None:
+        return _elsewhere(arguments)
     from dtk.attach import processes
 
     jobs = processes.find(arguments.pids)
@@ -70,20 +72,32 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
     return code
 
 
-def _slurm(arguments: argparse.Namespace) -> int:
-    """Let each host of a Slurm job collect into one shared folder."""
-    _errors.refuse({"no_srun": shutil.which("srun") is None})
-    folder = make_folder(arguments.folder, FOLDERS, "process", 0o700)
+def _elsewhere(arguments: argparse.Namespace) -> int:
+    """Let the hosts of a Slurm job, or those that are named, collect into one folder that they share."""
+    tool, hosts = ("srun", []) if arguments.hosts is None else ("ssh", [*filter(None, arguments.hosts.split(","))])
+    by = "no_srun" if tool == "srun" else "no_ssh"
+    both = tool == "ssh" and arguments.slurm is not None
+    _errors.refuse({"both": both, "no_host": tool == "ssh" and not hosts, by: shutil.which(tool) is None})
+    folder = make_folder(arguments.folder, FOLDERS, "process", 0o700).absolute()
     inner = [sys.executable, "-m", "dtk", "attach", "--collect", "--folder", str(folder)]
     inner += ["--rounds", str(arguments.rounds), "--every-s", str(arguments.every_s)]
     inner += ["--no-native"] * arguments.no_native + ["--nonblocking"] * arguments.nonblocking
-    argv = ["srun", f"--jobid={arguments.slurm}", "--overlap", "--ntasks-per-node=1", *inner]
+    job = [f"--jobid={arguments.slurm}", "--overlap", "--ntasks-per-node=1", *inner]
+    # Each host asks for nothing, and what a user's shell would split is quoted.
+    commands = [["ssh", "-o", "BatchMode=yes", "--", host, shlex.join(inner)] for host in hosts] or [["srun", *job]]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sys.stderr}
+    running, ends_s = [subprocess.Popen(argv, **pipes) for argv in commands], time.monotonic() + REMOTE_S
     try:
-        done = subprocess.run(argv, timeout=SLURM_S, check=False, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        codes = [process.wait(max(0.0, ends_s - time.monotonic())) for process in running]
     except subprocess.TimeoutExpired as error:
-        raise _errors("no_answer", limit_s=SLURM_S) from error
-    nothing = not any(folder.iterdir())
-    _errors.refuse({"nothing": nothing}, job=arguments.slurm, folder=folder, code=done.returncode)
+        raise _errors("no_answer", tool=tool, limit_s=REMOTE_S) from error
+    finally:
+        for process in running:
+            process.kill()
+    if silent := [host for host, code in zip(hosts, codes, strict=False) if code]:
+        _print_message(f"{', '.join(silent)}: ssh or dtk attach failed there; the report is without their ranks")
+    of = f"job {arguments.slurm}" if tool == "srun" else f"{', '.join(hosts)}"
+    _errors.refuse({"nothing": not any(folder.iterdir())}, of=of, folder=folder, tool=tool, code=max(codes))
     return _diagnose(arguments, folder)
 
 

@@ -74,14 +74,32 @@ def test_slurm_collects_through_srun(hanging: int, tmp_path: Path) -> None:
         assert "jobs run here" in done.stderr
 
 
+@pytest.mark.slow
+def test_hosts_collect_through_ssh(hanging: int, tmp_path: Path) -> None:
+    """The stand-in for ssh runs the command of one host here, and fails for the other."""
+    (ssh := tmp_path / "ssh").write_text(
+        '#!/bin/sh\n[ "$1 $2 $3" = "-o BatchMode=yes --" ] && [ "$4" = node1 ] || exit 255\nexec sh -c "$5"\n'
+    )
+    ssh.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    options = ["--folder", str(tmp_path / "a look"), "--rounds", "2", "--every-s", "0.2", "--collect", "--no-native"]
+    done = command("--hosts", "node1,node2", *options, PATH=path)
+    if "jobs run here" not in done.stderr:  # Another job of this host makes the command ask which one is meant.
+        assert done.returncode == 0 and "node2: ssh or dtk attach failed there" in done.stderr, done.stderr
+        assert len(list((tmp_path / "a look" / "stacks").iterdir())) == 4
+
+
 def test_what_cannot_be_attached_to_is_one_line() -> None:
     for arguments, said in (
         (["1073741000"], "is not a rank and has started none"),
         (["x"], "is not a whole number"),
         (["--rounds", "8", "--every-s", "40"], "exceed 45 s"),
         (["--slurm", "7"], "there is no srun"),
+        (["--hosts", "n1"], "there is no ssh"),
+        (["--hosts", ","], "--hosts names no host"),
+        (["--hosts", "n1", "--slurm", "7"], "both name hosts"),
     ):
-        if said == "there is no srun" and shutil.which("srun"):
+        if said.startswith("there is no ") and shutil.which(said.split()[-1]):
             continue
         done = command(*arguments)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, (arguments, done.stderr)
