@@ -124,10 +124,8 @@ def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
 
 
 def _allowed(variable: Variable, value: int) -> bool:
-    if variable.values and value not in variable.values:
-        return False
-    above = variable.low is None or variable.low <= value
-    return above and (variable.high is None or value <= variable.high)
+    within = (variable.low is None or variable.low <= value) and (variable.high is None or value <= variable.high)
+    return within and (not variable.values or value in variable.values)
 
 
 def _level(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:

@@ -4,6 +4,7 @@ exited normally while others wait: did these deviate, or those that continued?
 
 from collections import defaultdict
 from collections.abc import Iterable
+from math import inf
 from typing import Literal
 
 from msgspec import Struct
@@ -107,11 +108,11 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
 
 
 def _in_order(endings: list[Ending]) -> list[Ending]:
-    """Return endings by time, as far as logs or the launcher date all of them, then by their lines in one log."""
-    dates = ([end.before_s for end in endings], [end.time_s for end in endings])
-    of_all = next((times for times in dates if None not in times), [None] * len(endings))
+    """Return endings by time if logs date all of them, else as the launcher saw them, then by their lines in a log."""
+    dated = all(end.before_s is not None for end in endings)
+    times = [inf if at is None else at for at in (end.before_s if dated else end.time_s for end in endings)]
     lines = [end.line if end.file == endings[0].file else 0 for end in endings]
-    rows = sorted(zip(((at or 0.0) for at in of_all), lines, range(len(endings)), endings, strict=True))
+    rows = sorted(zip(times, lines, range(len(endings)), endings, strict=True))
     return [row[-1] for row in rows]
 
 

@@ -52,10 +52,8 @@ def failure_cause(file: str) -> Cause[Stall]:
             if fact.kind in (*table["kinds"], *_ANY_KIND):
                 yield from named(fact.text, fact.text, fact.rank, fact.file, fact.line)
         for error in job.errors:
-            text, at = f"{error.type}: {error.message}", error.frames[0].function if error.frames else ""
-            yield from [*named(text, "", error.rank, error.file, error.line)] or named(
-                f"{text} in {at}", text, error.rank, error.file, error.line
-            )
+            at = f" in {error.frames[0].function}" if error.frames else ""
+            yield from named(f"{error.type}: {error.message}{at}", "", error.rank, error.file, error.line)
 
     def decide(stall: Stall) -> Finding:
         job, elsewhere = stall.job.evidence, table.get("elsewhere", "")

@@ -115,7 +115,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     bare = [e.exit_code is None for e in job.evidence.errors if (e.rank, e.type, e.signal) == same]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     is_told = case.victims or any(e.exit_code is not None or e.signal for e in job.evidence.errors)
-    below = 0 if is_told else min(end.below for end in case.endings)
+    below = min(0 if is_told and not end.caught else end.below for end in case.endings)
     confidence = min(confidence, OPEN if below else CERTAIN if case.later else STATED)
     return _parts.confirmed(
         job,

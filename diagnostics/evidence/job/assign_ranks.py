@@ -47,7 +47,12 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
     for contents, of in read:
         if of.attempt is not None and of.attempt < newest[of.node]:
             continue
-        offset = _offset(contents, single)
+        # Global minus local rank: as torchrun lists it, or as the only command line says that places a node.
+        offset, placed = contents.offset, [fact.fields for fact in contents.facts if "node_rank" in fact.fields]
+        agents = {fact.fields.get("agent") for fact in contents.facts} - {None}
+        if offset is None and len(placed) == len(agents) == 1:
+            offset = int(placed[0]["node_rank"] * placed[0]["nproc"])
+        offset = 0 if offset is None and single else offset
         evidence.facts += [replace(fact, rank=settled(fact.rank, fact)) for fact in contents.facts]
         for error in contents.errors:
             rank = settled(error.rank)
@@ -56,14 +61,6 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
         if others := contents.speak - {0}:
             evidence.facts.append(LogFact("several_processes", None, contents.file, fields={"nranks": max(others) + 1}))
-
-
-def _offset(read: Contents, on_one_node: bool) -> int | None:
-    """Return global minus local rank: as torchrun lists it, or as the only command line says that places a node."""
-    placed = [fact.fields for fact in read.facts if "node_rank" in fact.fields]
-    if read.offset is None and len(placed) == len({fact.fields.get("agent") for fact in read.facts} - {None}) == 1:
-        return int(placed[0]["node_rank"] * placed[0]["nproc"])
-    return read.offset if read.offset is not None else 0 if on_one_node else None
 
 
 def _one_node(reads: list[Contents], on_one_node: bool) -> bool:

@@ -181,8 +181,7 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
 def of_other_times(evidence: Evidence) -> dict[int, str]:
     """Return the kernel's lines that are dated long before or after the job, or long before its last step.
 
-    Others outside of its time are marked as `apart` and decide nothing alone, unless they are of its end in another
-    zone: in some zone, any line is of the time of a job that took hours.
+    Others outside of its time are marked as `apart` and decide nothing alone, unless they are of its end in some zone.
     """
     kernel = [fact for fact in evidence.facts if fact.kind in OF_KERNEL]
     if not kernel:

@@ -53,6 +53,9 @@ _LABELLED, _HEAD_LINES = 3, 50
 """Number of first lines that show a label if all of them have it: minimum, as fewer may by chance, and maximum."""
 _MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text", "textPayload")
 """Keys under which log shippers and journalctl store a line that they wrap in JSON, some also as its bytes."""
+_TRACE_KEYS = ("exc_info", "exc_text", "exception", "traceback", "stack_trace", "stacktrace", "error.stack_trace")
+"""Keys under which loggers of JSON put the traceback that belongs to a message."""
+_TRACE = 3500  # Characters of it that are kept, from its end.
 _RANK_KEYS = ("rank", "global_rank")
 
 
@@ -67,6 +70,9 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
             rank = next((value for key in _RANK_KEYS if type(value := record.get(key)) is int and value >= 0), None)
             said = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str | list)), text)
             text = (said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")).rstrip("\r\n")
+            traces = (trace for key in _TRACE_KEYS if isinstance(trace := record.get(key), str) and "\n" in trace)
+            if trace := next(traces, ""):
+                text = f"{text[:400]}\nTraceback (most recent call last):\n{trace.partition(chr(10))[2][-_TRACE:]}"
     before = drawn = ""
     if "\r" in text:  # A progress bar was drawn over itself: its last state counts, and the first one without a loss.
         drawn, _, text = text.rpartition("\r")

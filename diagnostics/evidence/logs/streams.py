@@ -110,6 +110,8 @@ class Streams(Struct):
     """Number of further lines to read, whatever their content."""
     near_s: float = 0.0
     """A time (s since 1970) in the year of the log, for lines that do not state theirs; 0 if unknown."""
+    label: re.Pattern[str] | None = None
+    """What `label_of` found in front of the lines."""
     block: bytes = b""
     """The lines around the current one, of which the first has the number `first`."""
     first: int = 1
@@ -117,7 +119,7 @@ class Streams(Struct):
     taken: int = 0
     """The last line that a traceback or a stack took."""
     below: dict[int, int] = field(default_factory=dict)
-    """Line of an exception -> steps that its own writer printed below it."""
+    """Line of an exception, or one that is watched -> steps that its own writer printed below it."""
     withdrawn: list[RankError] = field(default_factory=list)
     """Errors withdrawn for steps that followed; without prefixes another rank may have printed them."""
 
@@ -196,10 +198,18 @@ class Streams(Struct):
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)
 
+    def watch(self, line: Line) -> None:
+        """Count the steps of a writer below a line, unless it is a traceback's or below one of which this is open."""
+        stream = self.streams[line.stream]
+        if not stream.traceback.active and not any(error in self.read.errors for error in stream.raised):
+            self._read_above(stream, line)
+            stream.number, stream.raised, stream.finished = line.number, [], False
+            self.follow(FOLLOWED + 8 * len(self.streams))
+
     def _read_above(self, stream: _Stream, line: Line) -> None:
         """Read the lines of the same writer above a traceback: its steps, and what announces it."""
         at, counters, last = max(0, line.number - self.first), Counters(), ""
-        for above in (split(0, raw) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at]):
+        for above in (split(0, raw, self.label) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at]):
             if above.stream == line.stream:
                 counters.read(last := above.text)
         rose = frozenset(head for head, n in counters.rises.items() if n > GOES_ON)
@@ -228,7 +238,7 @@ class Streams(Struct):
                 states = _ELAPSED.findall(b"\n".join(lines[at : end + 1]))
                 drawn_s = [60 * (60 * int(hours or 0) + int(minutes)) + int(s) for hours, minutes, s in states]
                 at_s += sum(b - a if b >= a else b for a, b in pairwise([0, *drawn_s]))
-                line = split(self.first + at, lines[at])
+                line = split(self.first + at, lines[at], self.label)
                 return LogFact("alive", line.rank, self.read.file, line.number, text, {"at_s": at_s})
         return None
 
@@ -287,9 +297,8 @@ class Streams(Struct):
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
-        below = stream.counters.below
+        self.below[stream.number] = below = stream.counters.below
         for error in [error for error in stream.raised if error in self.read.errors]:
-            self.below[error.line] = below
             if stream.finished or below >= (1 if error.caught else GOES_ON):
                 self._handled(error)
                 self.withdrawn.append(error)

@@ -129,7 +129,7 @@ class _Scan(Struct):
         """Process one line of interest; `indices` are those of `WORDS` that it may contain."""
         if (named := _TEXT["named"].search(line.text)) is not None:
             self.named = named[1]
-        if _ESCAPED in line.text:
+        if _ESCAPED in line.text.replace("\n", "\\n"):
             *stack, end = line.text.replace("\\n", "\n").replace('\\"', '"').splitlines()
             missing = self.named if end[:1] == " " else ""  # The last line of a traceback that is cut.
             for text in (*stack, end.partition('", "')[0], missing):
@@ -233,6 +233,8 @@ class _Scan(Struct):
         elif kind in ("host_progress", "host_work"):
             self.work, self.ended = fact, fact if "ended" in fields else self.ended
             return
+        elif kind in _KINDS["caught"] and rank is not None and line.stream in self.streams.streams:
+            self.streams.watch(line)
         if kind in _KINDS["leaving"] and self.work is not None and "ended" in self.work.fields:
             return
         work = self.work if self.work is not None and self.steps.last < self.work.line else None
@@ -343,8 +345,9 @@ class _Scan(Struct):
                 return False
             again = steps.restarted(line, GOES_ON) and steps.further(line) >= GOES_ON
             if again or line < peers or (prefixed and rank is not None):  # Near it only steps of the rank itself count.
-                few = 0 < self.streams.below.get(line, 0) < GOES_ON
-                return again or line < peers or (line in progress and not (few and ends))
+                below = self.streams.below.get(line, 0)
+                of_rank = line in progress or below >= GOES_ON
+                return again or line < peers or (of_rank and not (0 < below < GOES_ON and ends))
             # A process that raises something else later had survived this.
             others = [at for at in own if at > line and steps.further(line, at) >= least]
             first = min(at for at in (*steps.resumes, *others, inf) if at > line)
@@ -391,7 +394,7 @@ class _Scan(Struct):
         self.streams.went_on(is_past)
         told = max([*failed, *(fact.line for fact in read.facts if fact.kind == "torchrun_signal")], default=0)
         for n, error in enumerate(read.errors):
-            if error.type and told < error.line and not self._printed_before(error):
+            if error.type and (error.caught or told < error.line) and not self._printed_before(error):
                 of_rank = error.rank is not None and any(self.streams.streams)
                 below = self.streams.below.get(error.line, 0), 0 if of_rank else self.steps.further(error.line)
                 read.errors[n] = replace(error, below=max(below))
@@ -442,7 +445,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     """
     rank = None if {*map(int, _OF_RANK.findall(head))} - {rank} else rank  # If only its end names others: read again.
     scan = _Scan(contents := Contents(file), rank, Streams(contents, rank))
-    label = label_of(head)
+    scan.streams.label = label = label_of(head)
     try:
         reader = LineReader(path, limits, WORDS, scan.needs_next_line, scan.feed_steps, widths_of(head))
         scan.streams.near_s = scan.steps.near_s = path.stat().st_mtime

@@ -2,7 +2,7 @@
 
 from diagnostics.report.wording import WordedBranch, worded
 from diagnostics.tree.model import Gate, Leaf, evaluate
-from tests.unit.diagnostics.tree.test_evaluate import finding, tree_of
+from tests.unit.diagnostics.tree.test_model_evaluate import finding, tree_of
 
 
 def test_edges_carry_values_and_pruned_branches_their_reason() -> None:

@@ -195,3 +195,9 @@ def test_of_two_exceptions_the_first_in_time_is_told_first(
     (tmp_path / "job.log").write_text("".join(raised(*end) for end in ends))
     root = diagnose(tmp_path).root_causes[0]
     assert root.ranks == ranks and text_of(root).summary.startswith(f"Rank {first} ")
+
+
+def test_of_exceptions_without_dates_the_launcher_tells_which_it_saw_first(tmp_path: Path) -> None:
+    listed = "  time      : 2031-03-10_06:00:09\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n"
+    (tmp_path / "job.log").write_text(raised(2, "ValueError: x", "") + raised(1, "KeyError: 1", "") + listed)
+    assert text_of(diagnose(tmp_path).root_causes[0]).summary.startswith("Rank 1 raised KeyError: 1")

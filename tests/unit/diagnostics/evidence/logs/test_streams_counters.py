@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -247,3 +248,32 @@ def test_how_sure_it_is_that_an_exception_with_steps_below_it_was_fatal(
 ) -> None:
     (tmp_path / "train.log").write_text("world size: 1\n" + text)
     assert [root.confidence for root in diagnose(tmp_path).root_causes] == [confidence] * bool(confidence)
+
+
+OOM = "[rank1]: {}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+
+
+@pytest.mark.parametrize("level", ["WARNING skipped the batch: ", ""])
+@pytest.mark.parametrize(("below", "survived"), [(steps(20, 30, *PEERS), True), (steps(20, 30, "[rank0]: "), False)])
+def test_a_rank_that_prints_steps_had_memory_again(tmp_path: Path, level: str, below: str, survived: bool) -> None:
+    (tmp_path / "train.log").write_text(steps(0, 20, *PEERS) + OOM.format(level) + below)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_oom"] * (not survived)
+
+
+@pytest.mark.parametrize(("last", "fatal"), [(22, False), (20, True)])
+def test_a_label_of_srun_is_no_part_of_the_steps(tmp_path: Path, last: int, fatal: bool) -> None:
+    def of_ranks(first: int, end: int) -> str:
+        return "".join(f"{rank}: step {n} loss {9 - n / 100:.2f}\n" for n in range(first, end) for rank in range(4))
+
+    caught = "".join(f"2: {line}\n" for line in RAISED.splitlines())
+    (tmp_path / "train.log").write_text(of_ranks(0, 20) + caught + of_ranks(20, last))
+    assert [root.ranks for root in diagnose(tmp_path).root_causes] == [(2,)] * fatal
+
+
+@pytest.mark.parametrize("more", ["", EXIT.replace("local_rank: 3", "local_rank: 0")])
+def test_a_row_of_megatron_is_no_part_of_a_message(tmp_path: Path, more: str) -> None:
+    row = " [2031-01-02 10:{0}:00] iteration       {0}/   10000 | consumed samples: 64 | lm loss: 2.5E+00 | loss scale: 1.0 | grad norm: 1.0 | number of skipped iterations:   0 |\n"  # noqa: E501
+    rows = [row.format(n) for n in range(10, 40)]
+    (tmp_path / "train.log").write_text("".join([*rows[:20], OTHER, *rows[20:22], more]))
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.confidence == (0.95 if more else 0.6) and "KeyError: 'labels' (train.py:9)" in text_of(root).summary

@@ -117,3 +117,22 @@ def test_how_slurm_says_in_json_that_a_job_ended(tmp_path: Path, state: str, cau
     (tmp_path / "sacct.json").write_text(json.dumps({"jobs": [job], "meta": {"plugin": {}}}))
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]
+
+
+FATAL = (
+    'Traceback (most recent call last):\n  File "/job/t.py", line 9, in <module>\n    main()\n'
+    '  File "/job/up.py", line 4, in put\n    x()\nKeyError: 7'
+)
+
+
+@pytest.mark.parametrize("key", ["exc_info", "stack_trace"])
+@pytest.mark.parametrize(("above", "below", "fatal"), [(FATAL, 0, True), (FATAL.replace("<module>", "save"), 2, False)])
+def test_a_traceback_beside_the_message_of_a_logger(
+    tmp_path: Path, key: str, above: str, below: int, fatal: bool
+) -> None:
+    rows = [{"level": "INFO", "rank": 1, "msg": f"step {n} loss 2.{n % 7}"} for n in range(20 + below)]
+    rows.insert(20, {"level": "ERROR", "rank": 1, "msg": "it failed", key: above})
+    (tmp_path / "job.log").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = diagnose(tmp_path)
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_raised", (1,))] * fatal
+    assert any("KeyError: 7; the job continued" in note for note in report.notes) != fatal
