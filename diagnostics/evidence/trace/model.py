@@ -198,7 +198,7 @@ QUIET_NS = 500_000
 limited by their launches, at most 7% of that time is in stretches of 0.2 ms or more."""
 
 
-class Activity(dict[int, "array[int]"]):
+class Activity(dict[int, list[int]]):
     """Where each host thread runs operations and calls in quick succession: lane -> start and end of each stretch."""
 
     def add(self, lane: int, start: int, end: int) -> None:
@@ -206,11 +206,15 @@ class Activity(dict[int, "array[int]"]):
         if end - start >= PAUSE_NS:
             self.add(lane, start, start)
             start = end
-        own = self.setdefault(lane, array("q", (start, end)))
-        if own[-2] - QUIET_NS <= start <= own[-1] + QUIET_NS:
-            own[-2], own[-1] = min(own[-2], start), max(own[-1], end)
-        else:
-            own.extend((start, end))
+        if lane not in self:
+            self[lane] = [start, end]
+        own = self[lane]
+        if start < own[-2] - QUIET_NS or start > own[-1] + QUIET_NS:
+            own += (start, end)
+        elif end > own[-1]:
+            own[-1] = end
+        elif start < own[-2]:
+            own[-2] = start
 
 
 class GroupInfo(Struct):
