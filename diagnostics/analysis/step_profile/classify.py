@@ -100,8 +100,8 @@ def _on_device(trace: Trace) -> Work:
             continue
         message, why = messages.get(i), "args"
         if message is None and launch >= 0 and thread in ranges:
-            starts, rows = ranges[thread]
-            at = bisect_right(starts, launch) - 1
+            rows = ranges[thread]
+            at = bisect_right(rows, launch, key=lambda row: row[0]) - 1
             # A marked region counts only for work outside the compute stream.
             if at >= 0 and launch < rows[at][1] and (rows[at][3] != "region" or lane != work.compute_lane):
                 message, why = rows[at][2:]
@@ -148,16 +148,15 @@ def _compute_lane(trace: Trace, kinds: list[str]) -> int:
     return max(busy, key=lambda lane: (busy[lane], -lane)) if busy else -1
 
 
-def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
-    """Return the intervals of each host thread in which a collective is launched, ascending, with their starts."""
+def _ranges(trace: Trace) -> dict[int, list[_Range]]:
+    """Return the intervals of each host thread in which a collective is launched, ascending."""
     by_lane: dict[int, list[_Range]] = {}
     rows = [(trace.ops, i, message, "args") for i, message in trace.op_messages.items()]
     rows += [(trace.marks, i, message, "annotation") for i, message in trace.mark_messages.items()]
     rows += [(trace.marks, i, message, "region") for i, message in _regions(trace)]
     for spans, i, message, why in rows:
         by_lane.setdefault(spans.lane[i], []).append((spans.start[i], spans.end[i], message, why))
-    flat = {lane: _flat(ranges) for lane, ranges in by_lane.items()}
-    return {lane: ([row[0] for row in stretches], stretches) for lane, stretches in flat.items()}
+    return {lane: _flat(ranges) for lane, ranges in by_lane.items()}
 
 
 def _regions(trace: Trace) -> Iterator[tuple[int, Message]]:

@@ -114,8 +114,7 @@ class _Host:
         ops, syncs = trace.ops, trace.syncs
         self._syncs = sorted(zip(syncs.end, syncs.start, syncs.name, syncs.lane))
         sync_names = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
-        rows = zip(ops.start, ops.end, ops.name, ops.lane) if sync_names else ()
-        self._ops = sorted(row for row in rows if row[2] in sync_names)
+        self._ops = sorted(row for row in zip(ops.start, ops.end, ops.name, ops.lane) if row[2] in sync_names)
 
     def quiet(self, start: int, end: int) -> int:
         """Return for how many ns the threads that launch kernels neither run operations nor calls."""

@@ -181,8 +181,7 @@ class Overview(Struct):
         if shares is None:
             return {}
         if shares.no_device_events:  # What the host did is no time of a step.
-            ranks = {name: getattr(shares, name) for name in ("traced", "world_size", "no_device_events")}
-            return {"overlap": {"reason": "no_device_events", "account": ranks}}
+            return {"overlap": {"reason": "no_device_events", "account": {"no_device_events": True}}}
         values = {
             "unit": "ms",
             "window": "whole file" if self.on_device else "marked steps",

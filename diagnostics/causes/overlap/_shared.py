@@ -11,7 +11,17 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.state_calls import total_bytes
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, POSSIBLE, SUSPECTED, Cost, EvidenceItem, Finding, Where, confirmed
+from diagnostics.contract.findings import (
+    CERTAIN,
+    POSSIBLE,
+    SUSPECTED,
+    Cost,
+    EvidenceItem,
+    Finding,
+    Unit,
+    Where,
+    confirmed,
+)
 from diagnostics.contract.formatting import Phrase
 
 TEXTS = Texts(__file__)
@@ -115,17 +125,14 @@ def judged(
         confidence = min(confidence, _CUT_CONFIDENCE)
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
+    unit: Unit = "ms per step" if view.unit == "step" else "ms per window"
     return confirmed(
         facts=facts.texts.facts(facts.row, **facts.figures),
         confidence=confidence,
         ranks=view.ranks if ranks is None else ranks,
         victims=victims,
         where=where,
-        cost=Cost(
-            round(facts.cost.ms, 3),
-            "ms per step" if view.unit == "step" else "ms per window",
-            round(facts.cost.share, 4),
-        ),
+        cost=Cost(round(facts.cost.ms, 3), unit, round(facts.cost.share, 4)),
         evidence=tuple(EvidenceItem("trace", file, item) for item in items),
     )
 
@@ -209,6 +216,16 @@ def portions(count: int, what: str, size_bytes: int) -> Phrase:
     """Return `120 reductions of 1 MiB on average`; a size of 0 bytes means unknown."""
     row = "portions" if size_bytes else "portions_unknown"
     return TEXTS.phrase(row, count=count, what=what, size=size_bytes / max(1, count))
+
+
+def most_exposed(view: Overview) -> Phrase:
+    """Return the operation with the longest exposed transfer, such as `120 all_reduce of 1 MiB on average`."""
+    by_op: dict[str, list[CallProfile]] = {}
+    for call in view.calls:
+        by_op.setdefault(call.message.op, []).append(call)
+    op, calls = max(by_op.items(), key=lambda item: sum(call.exposed_transfer for call in item[1]))
+    count = round(view.typical_count(lambda profile: sum(call.message.op == op for call in profile.calls)))
+    return portions(count, op, total_bytes(calls) * count // len(calls))
 
 
 def good_buckets(total_bytes: int) -> int:

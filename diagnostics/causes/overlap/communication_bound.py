@@ -34,7 +34,12 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out("healthy", ms=exposed, step_ms=view.step_ms, least=_HEALTHY)
     reached = 100 * (1 - exposed / transfer) if transfer else 100.0
     best = attainable_percent(transfer, compute)
-    schedule = _TEXTS.phrase("schedule", transfer_ms=transfer, compute_ms=compute, reached=reached, best=best)
+    most = {"most": shared.most_exposed(view), "unit": view.unit}
+    schedule = _TEXTS.phrase("schedule", transfer_ms=transfer, compute_ms=compute, reached=reached, best=best, **most)
+    # A size that was not recorded may be large.
+    sized = _transfer_ms(view, lambda call: not 0 < call.message.size_bytes <= TINY_BYTES)
+    if sized < _MOST * transfer and not view.reductions:
+        return _TEXTS.undecided("small", share=1 - sized / transfer, schedule=schedule)
     if not view.split:
         return _TEXTS.undecided(["alone", "all_ranks"], ms=exposed, schedule=schedule)
     near = reached >= _NEAR_BOUND * best or (view.on_device and transfer >= _BEYOND * compute)
@@ -45,8 +50,6 @@ def decide(view: Overview) -> Finding:
     matched = _transfer_ms(view, lambda call: call.floor >= 0 or view.world_size == 1)
     if matched < _MOST * transfer:
         return _TEXTS.undecided(["waiting_too", "all_ranks"], share=1 - matched / transfer, schedule=schedule)
-    # A size that was not recorded may be large.
-    sized = _transfer_ms(view, lambda call: not 0 < call.message.size_bytes <= TINY_BYTES)
     if sized < _MOST * transfer:
         return _TEXTS.ruled_out("tiny", share=1 - sized / transfer)
     unsized = _transfer_ms(view, lambda call: not call.message.size_bytes)

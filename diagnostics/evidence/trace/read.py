@@ -122,7 +122,7 @@ class _Builder:
             host_work(name) or (kind == "op" and _TEXT["annotation"].search(name))
         ):
             handler = self._mark
-        elif kind == "function":
+        elif kind == "function" or (kind == "kernel" and _TEXT["event"].search(name)):
             handler = None
         elif kind == "runtime":
             is_launch = _TEXT["launch"].search(name)
@@ -136,7 +136,6 @@ class _Builder:
             own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
             is_memory = kind == "memory" or _TEXT["transfer"].search(name)
             handler = own.get(kind) or partial(self._kernel, memory=int(bool(is_memory)))
-            handler = None if kind == "kernel" and _TEXT["event"].search(name) else handler
         taker = None if handler is None else (handler, self._names[name])
         if len(table) < MAX_NAMES:
             table[name] = taker
@@ -208,8 +207,7 @@ class _Builder:
         args, lane = event.args, self._lanes[event.pid, event.tid]
         start, end = self._times(event)
         if args is not None and args.correlation is not None:
-            correlation = _correlation(args)
-            self._launched.append(correlation)
+            self._launched.append(_correlation(args))
             self._launch_start.append(start)
             self._launch_end.append(end)
             self._launch_lane.append(lane)

@@ -79,3 +79,30 @@ def test_sends_and_receives_hold_waiting_that_nobody_can_split(tmp_path: Path, d
     write(by_step(sim, step), tmp_path)
     verdict, why = decided(detect, tmp_path)
     assert verdict == "undecided" and "send and recv" in why
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("buckets", "size_bytes", "shown"),
+    [(120, 12 << 20, "360 all_reduce of 102 KiB"), (8, 800 << 20, "24 all_reduce of 100 MiB")],
+)
+def test_the_sizes_of_what_is_exposed_are_said_and_many_small_ones_are_not_bound_by_bytes(
+    tmp_path: Path, detect: Any, ranks: int, buckets: int, size_bytes: int, shown: str
+) -> None:
+    """The trace holds no event of a host, so the kernels' own arguments are all that is known of the collectives."""
+    sim = ddp(Simulator(ranks=2), buckets=buckets, size=size_bytes, transfer=60_000.0)
+    for events in sim.events:
+        events[:] = [event for event in events if "stream" in event["args"]]
+    files = write(sim, tmp_path)
+    finding = finding_of(detect(*files[:ranks]), "overlap.communication_bound")
+    text, many = text_of(finding), buckets == 120
+    assert shown in text.summary and ("bucket_cap_mb" in text.summary) == many
+    assert finding.status == ("undecided" if many or ranks == 1 else "confirmed")
+    assert ("CPU activity" in text.missing) == many
+
+
+def test_where_backward_is_seen_the_buckets_are_judged_themselves(tmp_path: Path, detect: Any) -> None:
+    write(ddp(Simulator(ranks=2), buckets=120, size=12 << 20, transfer=60_000.0), tmp_path)
+    detection = detect(tmp_path)
+    assert finding_of(detection, "overlap.small_buckets").status == "confirmed"
+    assert finding_of(detection, "overlap.communication_bound").status == "ruled_out"
