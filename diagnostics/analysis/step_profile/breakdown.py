@@ -9,7 +9,7 @@ from itertools import compress
 from msgspec import Struct
 
 from diagnostics.analysis.step_profile.classify import TEXT, Work
-from diagnostics.analysis.step_profile.intervals import Cover, Interval, Ruler, holes, intersect, subtract, total, union
+from diagnostics.analysis.step_profile.intervals import Interval, Ruler, intersect, subtract, total, union
 from diagnostics.evidence.trace.model import HostCopy, Trace, host_copy
 
 _NUMBERS = re.compile(r", (?:seq|op_id|sizes) = .*")
@@ -75,10 +75,6 @@ class Covers:
             memory=self.memory.within(start, end),
             idle=wall - self.busy.within(start, end),
         )
-
-    def gaps(self, start: int, end: int, least: int) -> Cover:
-        """Return the stretches without any work that last at least `least`."""
-        return holes(self.busy.cover, start, end, least)
 
 
 def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from diagnostics.analysis.step_profile.intervals import Interval, subtract, total, union
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import COMMUNICATION
-from diagnostics.evidence.trace.model import Message, Spans, Trace, collective_word, host_work
+from diagnostics.evidence.trace.model import Message, Trace, collective_word, host_work
 
 
 class Call(Struct):
@@ -222,23 +222,19 @@ def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
     """Return (time, lane, message) of every call issued by the host, by time; dtk's regions know bytes and group."""
     issues: list[tuple[int, int, Message]] = []
     ops, marks = trace.ops, trace.marks
-    regions: Spans = Spans()
-    marked: list[Message] = []
-    for i, message in sorted(_regions(trace), key=lambda row: marks.start[row[0]]):
-        regions.add(marks.start[i], marks.end[i], 0, marks.lane[i])
-        marked.append(message)
+    regions = sorted((marks.start[i], marks.end[i], marks.lane[i], message) for i, message in _regions(trace))
     inside = set()
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         text = trace.names[index]
         if not TEXT["issue"].match(text):
             continue
         message = Message(collective_word(text))
-        n = bisect_right(regions.start, start) - 1
-        if n >= 0 and start <= regions.end[n] and marked[n].op == message.op:
-            message = marked[n]
+        n = bisect_left(regions, (start + 1,)) - 1
+        if n >= 0 and start <= regions[n][1] and regions[n][3].op == message.op:
+            message = regions[n][3]
             inside.add(n)
         issues.append((start, lane, message))
-    rest = [(regions.start[n], regions.lane[n], marked[n]) for n in range(len(marked)) if n not in inside]
+    rest = [(start, lane, message) for n, (start, _, lane, message) in enumerate(regions) if n not in inside]
     return sorted(issues + rest, key=lambda issue: issue[0])
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import TEXT, Work
-from diagnostics.analysis.step_profile.intervals import Ruler, union
+from diagnostics.analysis.step_profile.intervals import Ruler, holes, union
 from diagnostics.evidence.trace.model import PAUSE_NS, QUIET_NS, HostWork, Trace, host_work
 
 Reason = Literal["data", "sync", "host", "pause", "profiler", "wait"]
@@ -42,7 +42,7 @@ class Gap(Struct):
 def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) -> list[Gap]:
     """Return all stretches without work in the window, sorted by start."""
     least = DEVICE_NS if trace.on_device else CPU_NS
-    stretches = covers.gaps(begin, end, least)
+    stretches = holes(covers.busy.cover, begin, end, least)
     if not stretches:
         return []
     host = _Host(trace)

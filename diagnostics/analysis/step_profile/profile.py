@@ -57,7 +57,6 @@ class CallProfile(Struct):
     """Total time in ns without work in that interval."""
     busy: int
     """Compute time in ns between the previous collective and this one."""
-    why: str
     floor: int = -1
     """Shortest duration of this collective on any rank: its transfer without waiting; -1 if not matched."""
 
@@ -90,7 +89,6 @@ class StepProfile(Struct):
     """Backward passes on the device."""
     gaps: dict[str, int]
     """Idle ns by reason."""
-    optimizer: bool = False
     updated: int = 0
     """Number of backward passes with an optimizer step before the next one; 0 if the optimizer is not marked."""
 
@@ -197,7 +195,6 @@ def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepProfile:
         micros=len(step.backwards),
         backward=[call.device for call in step.backwards],
         gaps=dict(reasons),
-        optimizer=step.optimizer_ns is not None,
         updated=step.updated,
     )
 
@@ -238,7 +235,6 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
                 gap=max(idle, key=lambda gap: gap.length, default=None),
                 idled=sum(gap.length for gap in idle),
                 busy=covers.compute.within(before, call.start),
-                why=call.why,
             )
         )
         before = max(before, call.end)

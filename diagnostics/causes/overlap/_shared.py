@@ -31,8 +31,6 @@ _LEAST_BUCKETS = 4  # Minimum number of buckets, so that the last one, which not
 _LEAST_CAP_MB = 0.05  # Minimum `bucket_cap_mb` that is proposed: smaller buckets cost more latency than they hide.
 _SMALL_BYTES = 1024
 """Collectives up to this size (norms, losses, sizes) are always waited for, as the next line needs the result."""
-_CUT_CONFIDENCE = SUSPECTED  # Maximum confidence of findings from a truncated trace, so that they remain suspicions.
-_UNSPLIT_CONFIDENCE = POSSIBLE  # Maximum confidence if the cost may include waiting for late ranks.
 Guard = Callable[[Overview], Finding | None]
 """Returns a finding if the cause does not apply or the evidence cannot decide it; otherwise None."""
 
@@ -119,10 +117,10 @@ def judged(
     items = list(details)
     if of_transfer and not view.split:
         items.append(TEXTS.phrase("unsplit", why=unsplit(view)))
-        confidence = min(confidence, _UNSPLIT_CONFIDENCE)
+        confidence = min(confidence, POSSIBLE)  # The cost may include waiting for late ranks.
     if any(profile.is_cut for profile in view.profiles):
         items.append(TEXTS.phrase("cut"))
-        confidence = min(confidence, _CUT_CONFIDENCE)
+        confidence = min(confidence, SUSPECTED)  # It remains a suspicion.
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
     unit: Unit = "ms per step" if view.unit == "step" else "ms per window"

@@ -20,8 +20,6 @@ _FILLS = 0.5
 than that, the step is limited by the reason for its idle time."""
 _MOST = 0.5
 """Share of the transfer that must be in collectives with known waiting and a cost determined by their bytes."""
-
-
 _TEXTS = Texts(__file__)
 
 
@@ -34,8 +32,8 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out("healthy", ms=exposed, step_ms=view.step_ms, least=_HEALTHY)
     reached = 100 * (1 - exposed / transfer) if transfer else 100.0
     best = attainable_percent(transfer, compute)
-    most = {"most": shared.most_exposed(view), "unit": view.unit}
-    schedule = _TEXTS.phrase("schedule", transfer_ms=transfer, compute_ms=compute, reached=reached, best=best, **most)
+    times = {"transfer_ms": transfer, "compute_ms": compute, "reached": reached, "best": best}
+    schedule = _TEXTS.phrase("schedule", **times, most=shared.most_exposed(view), unit=view.unit)
     # A size that was not recorded may be large.
     sized = _transfer_ms(view, lambda call: not 0 < call.message.size_bytes <= TINY_BYTES)
     if sized < _MOST * transfer and not view.reductions:

@@ -22,7 +22,7 @@ def call(op: str = "all_reduce", start: int = 0, length: int = 100, **more: Any)
     gap = Gap(start - reason[1], start, reason[0], "what the host did") if reason else None
     facts: dict[str, Any] = {
         "step": 0, "exposed": length, "overlapped": 0, "issued": start, "phase": "backward", "micro": 0,
-        "on_compute": False, "waited": False, "gap": gap, "idled": gap.length if gap else 0, "busy": 0, "why": "args",
+        "on_compute": False, "waited": False, "gap": gap, "idled": gap.length if gap else 0, "busy": 0,
     }  # fmt: skip
     return CallProfile(message=message, start=start, end=start + length, **{**facts, **more})
 
