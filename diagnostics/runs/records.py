@@ -1,13 +1,15 @@
-"""Reads the small records of a run folder with bounded size, so that ten thousand runs can be listed. Never fails."""
+"""Reads the small records of a run folder with bounded size, so that ten thousand runs can be listed, and compares a
+plan with what was measured. Never fails.
+"""
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.files import open_regular, read_record
+from diagnostics.contract.files import open_regular, read_record, table_beside
 from diagnostics.contract.origins import Origins, loads
 
 MOST_BYTES = 4 << 20  # Maximum size of dtk's records.
@@ -16,6 +18,8 @@ _SHORT_TAIL_BYTES = 4 * 1024  # Contains the last records of almost every run.
 _LONGEST = 200  # Chosen: characters of a reason, which may quote the file that it is about.
 _STEP_KEYS = ("loss", "step")
 _LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
+FIGURES: list[tuple[str, str]] = [*table_beside(__file__).items()]
+"""Title of each figure, and its name among the metrics."""
 
 
 def content(path: str) -> bytes:
@@ -149,3 +153,18 @@ def _name(path: str) -> str:
 def reason(error: object) -> str:
     """Return why a file could not be read, in one line without its path."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:_LONGEST] or type(error).__name__
+
+
+def planned_and_measured(
+    plan: Mapping[str, Any], figures: Mapping[str, Any]
+) -> list[tuple[str, str, float, float | None]]:
+    """Return title, metric name, planned and measured value (None if not recorded) of each planned figure."""
+    traffic = plan.get("traffic")
+    sent = [number(as_mapping(item).get("size_bytes")) for item in traffic] if isinstance(traffic, list) else [None]
+    planned = {
+        "peak_memory_bytes": number(plan.get("peak_bytes")),
+        "step_time_s": number(as_mapping(plan.get("time")).get("step_s")),
+        "communicated_bytes_per_step": None if None in sent else sum(value for value in sent if value is not None),
+    }
+    planned_figures = [(title, name, value) for title, name in FIGURES if (value := planned[name]) is not None]
+    return [(title, name, value, number(figures.get(name))) for title, name, value in planned_figures]

@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _examine(arguments: argparse.Namespace, checks: "Sequence[Check]", between: frozenset[str]) -> int:
     """Run the selected checks on this machine or on all nodes of a job."""
+    from dtk.doctor.model import Scope
     from dtk.doctor.rank_identity import place
     from dtk.doctor.registry import examine
     from dtk.doctor.report import Node, Report
-    from dtk.doctor.scope import Scope
     from dtk.rank.job import started_by
 
     scope = Scope(Path(arguments.runs_folder), arguments.port, float(arguments.timeout_s))

@@ -94,7 +94,7 @@ def _slurm_nodes() -> int | None:
 
 def _recommend(arguments: argparse.Namespace) -> int:
     from dtk.nccl.machine import read_machine
-    from dtk.nccl.recommend import recommend
+    from dtk.nccl.presets import recommend
     from dtk.nccl.text import recommended
 
     machine = read_machine(os.environ)

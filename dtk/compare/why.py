@@ -10,9 +10,7 @@ from dtk.compare.statistics import Estimate
 
 _EQUAL = 0.02  # Ratios nearer to 1 are not worth a sentence, whatever their interval.
 _CAUSES = 2  # Chosen: the first causes have most of the cost; the diagnosis lists all.
-_PART = (
-    0.25  # Share of a difference, or of the exposed time, from which a part of it is named; chosen: the largest few.
-)
+_PART = 0.25  # Chosen: share of a difference, or of the exposed time, from which a part is named: the largest few.
 _SMALL_BYTES = 1024  # Below: exchanges of the control group, which every strategy has.
 
 

@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from diagnostics.contract.formatting import counted, first_of
-from dtk.doctor.model import Finding, Remedy, Result, judged, not_applicable
-from dtk.doctor.scope import ChildOutput, Scope, run_children
+from dtk.doctor.model import ChildOutput, Finding, Remedy, Result, Scope, judged, not_applicable, run_children
 from dtk.launch.children import local_ranks
 
 RANKS = 2  # Smallest number of ranks that communicates, used without GPUs.

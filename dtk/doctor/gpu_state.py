@@ -6,8 +6,7 @@ from typing import Any
 
 from diagnostics.contract.files import kernel_text, table_beside
 from dtk.doctor.gpus import Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Remedy, Result, finding, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Remedy, Result, Scope, finding, not_applicable
 from dtk.record.nvml import event_reasons, nvlinks
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.

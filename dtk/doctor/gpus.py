@@ -7,8 +7,7 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
-from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Finding, Result, Scope, finding, judged, not_applicable
 from dtk.record.nvml import ask
 
 NO_GPU = "no NVIDIA GPU here"

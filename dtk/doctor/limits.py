@@ -11,8 +11,7 @@ from pathlib import Path
 from diagnostics.contract.files import kernel_entries
 from diagnostics.contract.formatting import bytes_text as size, first_of
 from dtk.config.placement import host_memory
-from dtk.doctor.model import Result, finding, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Result, Scope, finding, judged, not_applicable
 from dtk.record.heartbeat import filesystem
 
 SHM = Path("/dev/shm")

@@ -9,8 +9,7 @@ from pathlib import Path
 from diagnostics.analysis.environment.addresses import interface_inside
 from diagnostics.contract.files import kernel_text
 from diagnostics.runs.records import reason
-from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Finding, Result, Scope, finding, judged, not_applicable
 from dtk.launch.processes import free_port
 
 INTERFACES = Path("/sys/class/net")

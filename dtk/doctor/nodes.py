@@ -16,12 +16,11 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from diagnostics.contract.formatting import first_of
 from dtk.doctor import node_checks
 from dtk.doctor.collectives import judge, try_ranks
-from dtk.doctor.model import Check, Result, finding, judged
+from dtk.doctor.model import Check, ChildOutput, Result, Scope, finding, judged
 from dtk.doctor.node_checks import SHORTEST_PAUSE_S, arrived
 from dtk.doctor.rank_identity import Place
 from dtk.doctor.registry import Completed, examine
 from dtk.doctor.report import Node, Report
-from dtk.doctor.scope import ChildOutput, Scope
 from dtk.errors import DtkError, OwnRankError
 
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.

@@ -8,8 +8,7 @@ from itertools import combinations
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import first_of
 from dtk.doctor.gpus import NO_GPU, find
-from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
-from dtk.doctor.scope import ChildOutput, Scope, run_child
+from dtk.doctor.model import ChildOutput, Finding, Result, Scope, finding, judged, not_applicable, run_child
 
 READ, WRITE, NVLINK = 0, 1, 2  # Kinds of nvmlDeviceGetP2PStatus.
 OK = 0  # NVML_P2P_STATUS_OK, nvml.h.

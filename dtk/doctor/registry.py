@@ -10,8 +10,7 @@ from importlib import import_module
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.suggest import did_you_mean
 from dtk.data.network import bounded
-from dtk.doctor.model import Check, Result, finding, judged
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Check, Result, Scope, finding, judged
 from dtk.errors import DtkError
 
 _TABLE = table_beside(__file__)

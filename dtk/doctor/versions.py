@@ -19,8 +19,7 @@ from packaging.requirements import Requirement
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from diagnostics.analysis.environment.known_bugs import Installed
 from dtk.doctor import gpus
-from dtk.doctor.model import Finding, Remedy, Result, finding, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Finding, Remedy, Result, Scope, finding, judged, not_applicable
 from dtk.extras import install, installed
 
 PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.

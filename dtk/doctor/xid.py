@@ -10,8 +10,7 @@ from pathlib import Path
 from diagnostics.analysis.gpu_faults import MEANINGS, XIDS
 from diagnostics.contract.formatting import age
 from dtk.doctor.gpus import nvidia_devices
-from dtk.doctor.model import Finding, Remedy, Result, finding, judged, not_applicable
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Finding, Remedy, Result, Scope, finding, judged, not_applicable
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # CONSOLE_EXT_LOG_MAX; chosen: above the log of any kernel.

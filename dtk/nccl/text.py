@@ -16,8 +16,7 @@ from dtk.console.output import rendered
 from dtk.console.script_text import as_yaml, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
-from dtk.nccl.presets import ABOUT_WHOLE, Preset
-from dtk.nccl.recommend import Advice
+from dtk.nccl.presets import ABOUT_WHOLE, Advice, Preset
 from dtk.nccl.render import ENVIRONMENT, RUN, fill
 
 _WORDS = {"any": "NCCL or gloo", "nccl": "NCCL", "gloo": "gloo"}

@@ -7,8 +7,7 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, Status, complete_checkpoints, read_status
 from diagnostics.evidence.limits import Limits, lines_of
-from diagnostics.runs.planned import planned_and_measured
-from diagnostics.runs.records import as_mapping, mapping, objects
+from diagnostics.runs.records import as_mapping, mapping, objects, planned_and_measured
 from dtk.record.guard import bounded
 
 Table = tuple[tuple[str, ...], list[list[Any]]]

@@ -20,8 +20,7 @@ from diagnostics.report import document as doc
 from diagnostics.report.measures import Breakdown
 from diagnostics.report.runs import COLUMNS, cells_of
 from diagnostics.runs.find import FAILED, list_runs, looks_like_run, read_details
-from diagnostics.runs.planned import planned_and_measured
-from diagnostics.runs.records import mapping, read_origins
+from diagnostics.runs.records import mapping, planned_and_measured, read_origins
 from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
 from dtk.errors import DtkError, refused

@@ -1,9 +1,11 @@
 """Walks a path and builds the Evidence: files, their ranks, the unusable ones, and the number of ranks."""
 
+import os
+import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -11,7 +13,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError, ErrorRows
-from diagnostics.contract.files import open_regular
+from diagnostics.contract.files import open_regular, table_beside
 from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import safe_pickle
@@ -19,7 +21,6 @@ from diagnostics.evidence.budget import budget, disk_bytes, failure
 from diagnostics.evidence.job import assign_ranks, choose, run_folder
 from diagnostics.evidence.job.assign_ranks import Claims
 from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
-from diagnostics.evidence.job.walk import Walk, is_ruled_out
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -38,6 +39,10 @@ LONG_HEAD_BYTES = 1 << 20
 _LOOSE = {"non_finite_loss", "host_work", "host_progress"}  # Kinds of lines that a sentence about training may match.
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
 """Unknown pickles up to this size are inspected, only to report what they would have executed."""
+SKIPPED_FOLDERS, _NEVER = (frozenset[str](table_beside(__file__)[name]) for name in ("skipped_folders", "never"))
+_NEVER_NAMES = re.compile(r"events\.out\.tfevents|^\.|^(?:merges|vocab)\.txt$|^requirements.*\.txt$|^LICENSE|^README")
+_TEXT = frozenset({".log", ".txt"})
+_NUMBER = re.compile(r"\d+")
 
 
 def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = None) -> Evidence:
@@ -262,3 +267,81 @@ class _Gathering(Struct):
 
     def _problem(self, kind: str, file: str, about: str, reason: Literal["", "empty"] = "", **figures: object) -> None:
         self.evidence.problems.append(Problem(kind, file, about, reason=reason, figures=figures))
+
+
+def is_ruled_out(path: Path) -> bool:
+    """Whether the name alone says that a file is no evidence."""
+    return path.suffix.lower() in _NEVER or bool(_NEVER_NAMES.search(path.name))
+
+
+class Walk(Struct):
+    """One pass over all files below `root`."""
+
+    root: Path
+    limits: Limits
+    problems: list[Problem]
+    skipped: frozenset[str] = frozenset()
+    """Paths relative to the root that are not entered."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """Files by ending, those included that the name ruled out."""
+
+    def files(self) -> Iterator[Path]:
+        """Every file that may be evidence."""
+        folders = [self.root]
+        while folders:
+            folder = folders.pop()
+            inner = []
+            try:
+                with os.scandir(folder) as listing:
+                    entries = sorted(listing, key=lambda entry: entry.name)
+            except OSError as problem:
+                self._problem(folder, "cannot_list", why=problem.strerror or str(problem))
+                continue
+            files: set[str] = set()
+            for entry in entries:
+                with suppress(OSError):
+                    files |= {_NUMBER.sub("#", entry.name)} if entry.is_file(follow_symlinks=False) else set()
+            for entry in entries:
+                path = Path(entry.path)
+                kind = self._kind(entry, path)
+                if kind == "folder":
+                    inner.append(path)
+                    if path.suffix.lower() in suffixes() | _TEXT or (
+                        "#" in (like := _NUMBER.sub("#", entry.name)) and like in files
+                    ):
+                        self._problem(path, "folder_for_file")
+                elif kind == "file":
+                    if self.seen.total() >= self.limits.files:
+                        self._problem(self.root, "too_many_files", most=self.limits.files)
+                        return
+                    self.seen[path.suffix.lower() or "without an ending"] += 1
+                    if not is_ruled_out(path):
+                        yield path
+            folders += reversed(inner)
+
+    def _kind(self, entry: os.DirEntry[str], path: Path) -> str:
+        """`folder`, `file`, or `""` for what is left out."""
+        try:
+            if entry.is_symlink():
+                # A link that stays within the folder is no loss: its target is found without it.
+                try:
+                    if not path.resolve(strict=True).is_relative_to(self.root):
+                        self._problem(path, "link_out")
+                except (OSError, RuntimeError):
+                    self._problem(path, "link_nowhere")
+                return ""
+            if entry.is_dir(follow_symlinks=False):
+                name = str(path.relative_to(self.root))
+                return "" if entry.name in SKIPPED_FOLDERS or name in self.skipped else "folder"
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode):
+                if not stat.S_ISSOCK(mode):  # Sockets lie about in many folders, and nobody writes evidence into one.
+                    self._problem(path, "named_pipe" if stat.S_ISFIFO(mode) else "device_file")
+                return ""
+            return "file"
+        except OSError as problem:
+            self._problem(path, "cannot_read", why=problem.strerror or str(problem))
+            return ""
+
+    def _problem(self, path: Path, about: str, **figures: object) -> None:
+        self.problems.append(Problem("file", str(path.relative_to(self.root)), about, figures=figures))

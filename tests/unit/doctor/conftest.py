@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 from tests import nvml_stub
 
 

@@ -20,7 +20,7 @@ ASK = """
 import json, sys
 from pathlib import Path
 from dtk.doctor import {module}
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 result = {call}
 print(json.dumps([result.status, result.summary, [r.command for r in result.remedies]]))
 """

@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.doctor import collectives
-from dtk.doctor.scope import ChildOutput
+from dtk.doctor.model import ChildOutput
 from dtk.launch.children import local_ranks
 
 

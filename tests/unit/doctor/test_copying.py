@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dtk.doctor import copying, pairs
-from dtk.doctor.scope import ChildOutput, run_child
+from dtk.doctor.model import ChildOutput, run_child
 
 
 def test_copies_between_devices_are_really_made(capsys):

@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.doctor import gpus as module, pairs
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 from tests.unit.doctor.machines import checks_of
 
 ALL = {**checks_of("gpus", "gpu_state"), "p2p": pairs.p2p}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dtk.doctor import limits
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 from tests.unit.doctor.machines import ask, lower, tiny
 
 SCOPE = Scope(Path())

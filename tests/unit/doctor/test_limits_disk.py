@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dtk.doctor import limits
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 from tests.unit.doctor import shim
 from tests.unit.doctor.machines import ROOT, ask, tiny
 
@@ -55,7 +55,7 @@ def test_a_folder_of_somebody_else(tmp_path):
     closed.mkdir(mode=0o755)
     tmp_path.chmod(0o755)
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom dtk.doctor import limits\nfrom dtk.doctor.scope import Scope\n"
+        "import os, sys\nfrom pathlib import Path\nfrom dtk.doctor import limits\nfrom dtk.doctor.model import Scope\n"
         "os.setgid(65534)\nos.setuid(65534)\nprint(limits.trial(Path(sys.argv[1]), limits.BLOCK_BYTES))"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from dtk.doctor import network
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 from tests.unit.doctor.machines import ask, unshared
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.doctor import pairs
-from dtk.doctor.scope import ChildOutput
+from dtk.doctor.model import ChildOutput
 
 CHECKS = {"p2p": pairs.p2p}
 BAD = [

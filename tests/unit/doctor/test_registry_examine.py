@@ -2,9 +2,8 @@
 
 import threading
 
-from dtk.doctor.model import Check, Result
+from dtk.doctor.model import Check, Result, Scope
 from dtk.doctor.registry import examine
-from dtk.doctor.scope import Scope
 
 
 def test_a_check_that_hangs_or_breaks_does_not_cost_the_others(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dtk.doctor import versions
-from dtk.doctor.scope import Scope, TorchFacts
+from dtk.doctor.model import Scope, TorchFacts
 from dtk.launch.children import end_all
 
 ROOT = Path(__file__).parents[3]

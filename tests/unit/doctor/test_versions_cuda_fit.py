@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.doctor import versions
-from dtk.doctor.scope import TorchFacts
+from dtk.doctor.model import TorchFacts
 
 
 def facts(**more):

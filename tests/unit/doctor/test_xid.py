@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dtk.doctor import xid
-from dtk.doctor.scope import Scope
+from dtk.doctor.model import Scope
 
 
 def record(text, age_s=60.0):

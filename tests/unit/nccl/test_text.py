@@ -8,8 +8,7 @@ import pytest
 from dtk.errors import DtkError
 from dtk.nccl import text
 from dtk.nccl.lint import Item, Linted
-from dtk.nccl.presets import Preset, find_preset, read_presets
-from dtk.nccl.recommend import Advice
+from dtk.nccl.presets import Advice, Preset, find_preset, read_presets
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence.job.walk import Walk, is_ruled_out
+from diagnostics.evidence.job.gather import Walk, is_ruled_out
 from diagnostics.evidence.limits import Limits
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from diagnostics.runs.planned import FIGURES, planned_and_measured
+from diagnostics.runs.records import FIGURES, planned_and_measured
 
 PLAN = {"peak_bytes": 2**30, "time": {"step_s": 0.5}, "traffic": [{"size_bytes": 100}, {"size_bytes": 24}]}
 ANYTHING = st.recursive(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtk.doctor.scope import run_child, run_children
+from dtk.doctor.model import run_child, run_children
 
 
 def test_a_child_that_hangs_is_ended_with_what_it_started(tmp_path):
@@ -34,7 +34,7 @@ def _lives(pid):
 
 @pytest.mark.timeout(120)
 def test_the_others_are_not_waited_for_when_one_fails(monkeypatch):
-    monkeypatch.setattr("dtk.doctor.scope.GRACE_S", 0.3)
+    monkeypatch.setattr("dtk.doctor.model.GRACE_S", 0.3)
     code = "import os, time\nif 'FAIL' in os.environ: raise ValueError('no')\ntime.sleep(600)"
     sleeper, failing = run_children(["-c", code], 60, {0: os.environ, 1: {**os.environ, "FAIL": "1"}})
     assert sleeper.late

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from dtk.nccl.machine import Gpu, Interface, Machine, Rdma, read_machine
-from dtk.nccl.presets import read_presets
-from dtk.nccl.recommend import recommend
+from dtk.nccl.presets import read_presets, recommend
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 18)
 BARE = Machine((H100,) * 8, "", "570.10", True, (), (Interface("eth0", "", True),), "", "", False, False, None)

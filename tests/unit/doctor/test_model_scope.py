@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dtk.doctor import scope as module
-from dtk.doctor.scope import ChildOutput, Scope
+from dtk.doctor import model as module
+from dtk.doctor.model import ChildOutput, Scope
 
 
 @pytest.fixture
