@@ -48,23 +48,21 @@ def contradiction(mine: Any, other: Any) -> Phrase | None:
     for key in sorted(first.keys() & second.keys()):
         first_call, second_call = first[key], second[key]
         if first_call.text != second_call.text:
-            return _why("other_call", seq=key[1], first=first_call, second=second_call)
+            return why("other_call", seq=key[1], first=first_call, second=second_call)
         apart_s = abs(first_call.at_s - second_call.at_s)
         if first_call.at_s and second_call.at_s and apart_s > SAME_S:
-            return _why("later_call", seq=key[1], apart_s=apart_s)
+            return why("later_call", seq=key[1], apart_s=apart_s)
     return None
 
 
-def _why(row: str, **figures: object) -> Phrase:
+def why(row: str, **figures: object) -> Phrase:
+    """Return a text of the table with these figures."""
     return Phrase(row, _TEXTS[row], figures)
 
 
 class _LastCalls(NamedTuple):
     handle: Any
     last_s: float
-    counters: dict[GroupKey, tuple[int, int]]
-    """Last position that was enqueued and completed."""
-    members: dict[GroupKey, tuple[int, ...]]
 
 
 class Moments:
@@ -78,29 +76,16 @@ class Moments:
             dumps = _dumps(handle)
             if calls := _calls(dumps):
                 self.dumps.append((handle, calls))
-            self.last_calls += [_LastCalls(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
-
-    def overtaken(self) -> Phrase | None:
-        """Return two dumps of which one completed a collective that the other, a minute later, had not issued.
-
-        A collective completes only after all members issued it, so the dumps are from different jobs or times.
-        """
-        ordered = sorted(self.last_calls, key=lambda dump: (dump.last_s, dump.handle.file))
-        for n, early in enumerate(ordered):
-            for late in ordered[n + 1 :]:
-                if not early.last_s or late.last_s - early.last_s <= MOMENT_S:
-                    continue
-                for key in sorted(early.counters.keys() & late.counters.keys()):
-                    together = {early.handle.rank, late.handle.rank} <= set(early.members.get(key, ()))
-                    issued, completed = early.counters[key][0], late.counters[key][1]
-                    if together and key.recorder != "gloo" and 0 <= issued < completed:
-                        figures = {"group": key.desc or key.name, "issued": issued, "completed": completed}
-                        return _why("overtaken", early=early.handle, late=late.handle, **figures)
-        return None
+            self.last_calls += [_LastCalls(handle, dump.last_s()) for dump in dumps]
 
     def far_apart(self) -> list[list[Any]]:
-        """Return the handles of each job if the times of the same collectives show several; else at most one list."""
-        return [[handle for handle, _ in part] for part in self._parts(APART_S)]
+        """Return the handles of each job if the times of the same collectives show several; else at most one list.
+
+        The few dumps that are apart from most of a job with devices are set aside later (`Survey.apart`).
+        """
+        parts, on_devices = self._parts(APART_S), all(next(iter(calls))[0].on_devices for _, calls in self.dumps)
+        has_most = 2 * max(map(len, parts), default=0) > len(self.dumps)
+        return [] if on_devices and has_most else [[handle for handle, _ in part] for part in parts]
 
     def doubt(self) -> Phrase | None:
         """Return why the dumps may be from successive jobs; None if there is no sign of it.
@@ -112,7 +97,7 @@ class Moments:
             place = _left_before(early[0][1], late[0][1])
             if place is not None:
                 apart_s = late[0][1][place].at_s - early[0][1][place].at_s
-                return _why("doubt", early=_who(early), late=_who(late), position=place[1], apart_s=apart_s)
+                return why("doubt", early=_who(early), late=_who(late), position=place[1], apart_s=apart_s)
         return None
 
     def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:
@@ -148,7 +133,7 @@ def _in_step(early: _Calls, late: _Calls) -> bool:
 
 
 def _who(part: list[tuple[Any, _Calls]]) -> tuple[int, ...] | Phrase:
-    return tuple(handle.rank for handle, _ in part if handle.rank is not None) or _why("others")
+    return tuple(handle.rank for handle, _ in part if handle.rank is not None) or why("others")
 
 
 def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:

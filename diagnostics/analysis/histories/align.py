@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
+from diagnostics.analysis.vote import is_majority
 from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Call, GroupKey, Wire
-from diagnostics.evidence.dump_agreement import offset
+from diagnostics.evidence.dump_agreement import APART_S, MOMENT_S, SAMPLE, offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
 LEAST_S = 0.5  # Smaller offsets are not corrected: a call may take that long.
@@ -83,6 +84,7 @@ _CHUNK_BITS = 8  # A convention: 256 positions are 1 KiB of signature numbers.
 _CHUNK = 1 << _CHUNK_BITS
 _MASK = _CHUNK - 1
 _FIELDS = 3  # Arrays of one chunk: latest arrival, second latest arrival, count.
+_FEW = 0.25  # Chosen: fraction of the ranks whose dumps were left by another run; more may be the job's own.
 MAX_DEVIATIONS = 8  # Positions kept for each rank and group; all positions after the first one are shifted anyway.
 
 
@@ -220,6 +222,7 @@ class Survey:
             if positions.uncounted is not None:
                 self._uncounted[record.rank, key] = positions.uncounted
             seqs, local, times = positions.arrays()
+            record.began_s = min(filter(None, (record.began_s, next(filter(None, times), None))), default=None)
             self.positions += len(seqs)
             table.add(record.rank, seqs, array("I", [numbers[number] for number in local]))
             table.arrivals.add(record.rank, seqs, times)
@@ -231,8 +234,7 @@ class Survey:
                 self.ranks[rank].lines[key] = self.groups[key].lines[rank] = line
         self._uncounted.clear()
         # The ranks by whose dumps they had not issued what others completed, although it needs all ranks.
-        needs_all = {number for wires, number in self._numbers.items() if NEEDS_ALL.issuperset(op for op, *_ in wires)}
-        earlier: set[int] = set()
+        needs_all, earlier = self._needing_all(), set[int]()
         for key, table in self.groups.items():
             if not key.on_devices or table.deviations or not table.lines.keys() <= set(self.declared.get(key, ())):
                 continue
@@ -241,6 +243,43 @@ class Survey:
             needed = next((at for at in range(done, issued, -1) if table.base_at(at) in needs_all), 0)
             earlier |= {rank for rank, line in table.lines.items() if line.issued < needed}
         self.taken_earlier = sorted(earlier)
+
+    def _needing_all(self) -> set[int]:
+        return {number for wires, number in self._numbers.items() if NEEDS_ALL.issuperset(op for op, *_ in wires)}
+
+    def apart(self) -> tuple[dict[int, float], bool]:
+        """Return ranks whose dumps are not of the time of others', with seconds by which they are older, and whether
+        these are few against most.
+
+        By one of two dumps, which end over a minute apart, a call completed that the other rank had not issued, or
+        issued only after the first dump's end. Only for devices: gloo's clocks are compared (`Clocks`).
+        """
+        needs_all = {0, *self._needing_all()}  # 0 = only counted.
+        lasts = {rank: record.last.created_s or 0.0 for rank, record in self.ranks.items() if record.last is not None}
+        known_s = [at_s for at_s in lasts.values() if at_s]
+        if not known_s or max(known_s) - min(known_s) <= MOMENT_S:
+            return {}, False
+        apart, compared = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+        for key, table in self.groups.items():
+            ranks = sorted({*self.declared.get(key, ())} & {rank for rank in table.lines if lasts.get(rank)})
+            shown = ranks[:: len(ranks) // SAMPLE + 1] if key.on_devices else []
+            for rank, other in ((rank, other) for rank in ranks for other in shown if other != rank):
+                compared[rank].add(other)
+                early, late = sorted((rank, other), key=lasts.__getitem__)
+                if lasts[late] - lasts[early] <= MOMENT_S:
+                    continue
+                first, second = table.lines[early], table.lines[late]
+                behind, ahead = sorted((first, second), key=lambda line: line.issued)
+                overtaken = any(table.base_at(at) in needs_all for at in range(ahead.done, behind.issued, -1))
+                pause_s, common = (self.ranks[late].began_s or 0.0) - lasts[early], second.first
+                again = first.done >= common and pause_s > MOMENT_S and table.base_at(common) in needs_all
+                # Sends count too where a group has both, so that a position is not one call of all.
+                if overtaken or (not table.uses_p2p and (again or (first.issued >= common and pause_s > APART_S))):
+                    apart[rank].add(other)
+        few = {rank for rank, others in apart.items() if is_majority(len(others), len(compared[rank]))}
+        is_clear = len(few) <= _FEW * len(self.ranks) and all(few & {rank, *apart[rank]} for rank in apart)
+        ranks = sorted(few if is_clear else apart)
+        return {rank: lasts[min(apart[rank])] - lasts[rank] for rank in ranks}, is_clear
 
     def members(self, key: GroupKey) -> tuple[int, ...]:
         """Return the global ranks of a group: as declared, all ranks for the default group, else those seen in it."""

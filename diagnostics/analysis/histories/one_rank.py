@@ -54,6 +54,8 @@ class RankRecord(Struct):
     """Pairs of numbered group names between which it belongs to no group."""
     recorders: set[str] = field(default_factory=set)
     time_s: float | None = None
+    began_s: float | None = None
+    """Time of its first recorded collective."""
     step: int | None = None
     region: str = ""
     stuck_dump: bool = False

@@ -12,6 +12,7 @@ from diagnostics.analysis.histories.one_rank import Digest, choose, digest, load
 from diagnostics.analysis.processes import spread, usable_cores
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.calls import Call, CallFile, GroupKey, settle
+from diagnostics.evidence.dump_agreement import why
 from diagnostics.evidence.job.registry import call_files
 from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.model import Evidence, Problem
@@ -68,17 +69,33 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
             reading.problems.append(Problem("flight", file.file, "no_rank"))
         else:
             reading.files.setdefault(rank, []).append(file)
-    reading.survey.world_size = evidence.world_size
-    for of_rank in digests(reading.files, reading.attempt, workers):
-        reading.problems += of_rank.problems
-        reading.survey.take(of_rank)
-    reading.survey.close()
-    survey = reading.survey
+    problems = _survey(reading, evidence.world_size, workers)
+    apart, is_clear = reading.survey.apart() if evidence.run is None else ({}, False)
+    if apart:
+        figures = {"ranks": tuple(apart), "apart_s": abs(min(apart.values(), key=abs))}
+        if is_clear:
+            row = "older_dumps" if min(apart.values()) > 0 else "other_dumps"
+            file = reading.survey.ranks[min(apart)].files[0]
+            reading.files = {rank: files for rank, files in reading.files.items() if rank not in apart}
+            problems = [*_survey(reading, evidence.world_size, workers), Problem("flight", file, row, figures=figures)]
+        else:
+            evidence.doubt = why("apart", **figures)
+    survey, reading.problems = reading.survey, reading.problems + problems
+    survey.close()
     for ahead_s, ranks in () if evidence.doubt else survey.clocks.far_off():
         about, first = "clock_ahead" if ahead_s > 0 else "clock_behind", survey.ranks[ranks[0]].files[0]
         figures = {"ranks": ranks, "apart_s": abs(ahead_s), "first": min(survey.ranks)}
         reading.problems.append(Problem("flight", first, about, harmless=True, figures=figures))
     return reading
+
+
+def _survey(reading: Reading, world_size: int | None, workers: int | None) -> list[Problem]:
+    reading.survey, problems = Survey(), list[Problem]()
+    reading.survey.world_size = world_size
+    for of_rank in digests(reading.files, reading.attempt, workers):
+        problems += of_rank.problems
+        reading.survey.take(of_rank)
+    return problems
 
 
 def digests(

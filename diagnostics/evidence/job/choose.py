@@ -172,8 +172,6 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     if len(jobs) > 1:
         parts = [first_of([dump.file for dump in job], 1) for job in jobs[:_NAMED]]
         raise ERRORS("hours_apart", root=evidence.root, count=len(jobs), parts=parts)
-    if why := moments.overtaken():
-        raise ERRORS("overtaken", root=evidence.root, why=why)
     refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.last_calls])
     evidence.doubt = moments.doubt()
 
