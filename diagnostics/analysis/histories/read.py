@@ -75,9 +75,9 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         figures = {"ranks": tuple(apart), "apart_s": abs(min(apart.values(), key=abs))}
         if is_clear:
             row = "older_dumps" if min(apart.values()) > 0 else "other_dumps"
-            file = reading.survey.ranks[min(apart)].files[0]
+            noted = Problem("flight", reading.survey.ranks[min(apart)].files[0], row, figures=figures)
             reading.files = {rank: files for rank, files in reading.files.items() if rank not in apart}
-            problems = [*_survey(reading, evidence.world_size, workers), Problem("flight", file, row, figures=figures)]
+            problems = [*_survey(reading, evidence.world_size, workers), noted]
         else:
             evidence.doubt = why("apart", **figures)
     survey, reading.problems = reading.survey, reading.problems + problems

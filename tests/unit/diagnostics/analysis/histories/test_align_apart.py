@@ -31,9 +31,9 @@ def stopped(world: int, steps: int, late: int, **more: object) -> Job:
 
 
 def is_apart(report: Report, rank: int) -> bool:
-    blamed = any(rank in cause.ranks for cause in report.root_causes)
+    is_blamed = any(rank in cause.ranks for cause in report.root_causes)
     said = [line for entry in report.coverage for line in entry.problems if "disagree" in line]
-    assert not (said and blamed)
+    assert not (said and is_blamed)
     return any(f"the dumps of rank {rank} end" in line for line in said)
 
 
