@@ -98,10 +98,9 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     branch: str
     """Id of its gate in the fault tree (`diagnostics/causes/branches.yaml`)."""
     facts: Callable[[Any], F]
-    """Computes the input of `decide` from an `evidence.model.Evidence`. Causes with the same function share one
-    result, as it runs once per diagnosis.
-    A result with a method `measures()`, or `measures_of(findings)` for the findings of these causes, adds the returned
-    JSON values to `report.measures`."""
+    """Computes the input of `decide` from an `evidence.model.Evidence`. Causes with the same function share one result,
+    as it runs once per diagnosis. A result with a method `measures()`, or `measures_of(findings)` for the findings of
+    these causes, adds the returned JSON values to `report.measures`."""
     decide: Callable[[F], Sequence[Finding]]
     """Returns at least one finding: confirmed, ruled out, or undecided with what is missing. If it raises on unexpected
     evidence, the cause is undecided, and the report mentions it."""

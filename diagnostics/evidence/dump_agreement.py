@@ -60,43 +60,31 @@ def why(row: str, **figures: object) -> Phrase:
     return Phrase(row, _TEXTS[row], figures)
 
 
-class _LastCalls(NamedTuple):
-    handle: Any
-    last_s: float
-
-
 class Moments:
     """Dumps of several ranks, compared by when they issued the same collectives."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         stride = max(1, len(handles) // SAMPLE)
         self.dumps: list[tuple[Any, _Calls]] = []
-        self.last_calls: list[_LastCalls] = []
+        self.last_calls: list[tuple[str, float]] = []  # File, and time of its last call.
         for handle in handles[::stride]:
             dumps = _dumps(handle)
             if calls := _calls(dumps):
                 self.dumps.append((handle, calls))
-            self.last_calls += [_LastCalls(handle, dump.last_s()) for dump in dumps]
-
-    def far_apart(self) -> list[list[Any]]:
-        """Return the handles of each job if the times of the same collectives show several; else at most one list.
-
-        The few dumps that are apart from most of a job with devices are set aside later (`Survey.apart`).
-        """
-        parts, on_devices = self._parts(APART_S), all(next(iter(calls))[0].on_devices for _, calls in self.dumps)
-        has_most = 2 * max(map(len, parts), default=0) > len(self.dumps)
-        return [] if on_devices and has_most else [[handle for handle, _ in part] for part in parts]
+            self.last_calls += [(handle.file, dump.last_s()) for dump in dumps]
 
     def doubt(self) -> Phrase | None:
         """Return why the dumps may be from successive jobs; None if there is no sign of it.
 
-        If some ranks returned from a synchronizing collective before the others entered it, at every position,
-        these are other jobs, or the clocks are wrong. Only for gloo's calls, which return on completion.
+        If some ranks returned from a synchronizing collective before the others entered it, at every position, or did
+        so an hour apart, these are other jobs, or clocks are wrong. Only for gloo's calls, which return on completion.
         """
         for early, late in pairwise(self._parts(SKEW_S)):
-            place = _left_before(early[0][1], late[0][1])
-            if place is not None:
-                apart_s = late[0][1][place].at_s - early[0][1][place].at_s
+            first, second = early[0][1], late[0][1]
+            hosts = (at for at in first.keys() & second.keys() if at[0].recorder == "gloo")
+            far = min((at for at in hosts if second[at].at_s - first[at].at_s > APART_S), default=None)
+            if (place := _left_before(first, second) or far) is not None:
+                apart_s = second[place].at_s - first[place].at_s
                 return why("doubt", early=_who(early), late=_who(late), position=place[1], apart_s=apart_s)
         return None
 

@@ -1,8 +1,7 @@
 """Selects the root causes among confirmed findings, by the relations in the trees. Victims are never blamed.
 
-A finding is a consequence when another one explains it and is not itself explained by it; two that
-explain each other are a tie, and both stay. What costs much more than the finding that would explain it
-has a reason of its own.
+A finding is a consequence when another one explains it and is not itself explained by it; two that explain each other
+are a tie, and both stay. What costs much more than the finding that would explain it has a reason of its own.
 """
 
 from collections.abc import Mapping, Sequence

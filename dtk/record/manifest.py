@@ -51,8 +51,7 @@ def manifest(
     """Return the content of manifest.json.
 
     `config` provides the strategy's traits, which a diagnosis needs, and the mesh; its hash is recorded for comparing
-    runs. `nccl` has `preset`, `variables` set for the ranks, and `kept`, the user's that take
-    precedence.
+    runs. `nccl` has `preset`, `variables` set for the ranks, and `kept`, the user's that take precedence.
     """
     mesh, plain = config.mesh(placement.world_size), to_plain(config)
     nproc = getattr(config.fault, "ranks_per_node", placement.nproc)

@@ -198,6 +198,7 @@ class Survey:
         self.positions = 0  # Number of calls compared.
         self.clocks = Clocks()
         self._numbers: dict[tuple[Wire, ...], int] = {}
+        self._needs_all: set[int] = set()
         self._uncounted: dict[tuple[int, GroupKey], Line] = {}
 
     def take(self, digest: Digest) -> None:
@@ -214,6 +215,8 @@ class Survey:
         for key in digest.with_p2p:
             self.groups.setdefault(key, GroupTable()).uses_p2p = True
         numbers = [self._numbers.setdefault(signature, len(self._numbers) + 1) for signature in digest.signatures]
+        signed = zip(numbers, digest.signatures, strict=True)
+        self._needs_all |= {number for number, wires in signed if NEEDS_ALL.issuperset(op for op, *_ in wires)}
         for key, line in record.lines.items():
             table = self.groups.setdefault(key, GroupTable())
             table.lines[record.rank] = line
@@ -234,34 +237,29 @@ class Survey:
                 self.ranks[rank].lines[key] = self.groups[key].lines[rank] = line
         self._uncounted.clear()
         # The ranks by whose dumps they had not issued what others completed, although it needs all ranks.
-        needs_all, earlier = self._needing_all(), set[int]()
+        earlier: set[int] = set()
         for key, table in self.groups.items():
             if not key.on_devices or table.deviations or not table.lines.keys() <= set(self.declared.get(key, ())):
                 continue
             issued = min((line.issued for line in table.lines.values()), default=0)
             done = max((line.done for line in table.lines.values()), default=0)
-            needed = next((at for at in range(done, issued, -1) if table.base_at(at) in needs_all), 0)
+            needed = next((at for at in range(done, issued, -1) if table.base_at(at) in self._needs_all), 0)
             earlier |= {rank for rank, line in table.lines.items() if line.issued < needed}
         self.taken_earlier = sorted(earlier)
 
-    def _needing_all(self) -> set[int]:
-        return {number for wires, number in self._numbers.items() if NEEDS_ALL.issuperset(op for op, *_ in wires)}
-
     def apart(self) -> tuple[dict[int, float], bool]:
-        """Return ranks whose dumps are not of the time of others', with seconds by which they are older, and whether
-        these are few against most.
+        """Return ranks whose dumps are not of the time of others' -> seconds by which they are older; if they are few.
 
         By one of two dumps, which end over a minute apart, a call completed that the other rank had not issued, or
         issued only after the first dump's end. Only for devices: gloo's clocks are compared (`Clocks`).
         """
-        needs_all = {0, *self._needing_all()}  # 0 = only counted.
-        lasts = {rank: record.last.created_s or 0.0 for rank, record in self.ranks.items() if record.last is not None}
-        known_s = [at_s for at_s in lasts.values() if at_s]
-        if not known_s or max(known_s) - min(known_s) <= MOMENT_S:
+        needs_all = {0} | self._needs_all  # 0 = only counted.
+        lasts = {r: at for r, record in self.ranks.items() if record.last is not None and (at := record.last.created_s)}
+        if max(lasts.values(), default=0.0) - min(lasts.values(), default=0.0) <= MOMENT_S:
             return {}, False
         apart, compared = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
         for key, table in self.groups.items():
-            ranks = sorted({*self.declared.get(key, ())} & {rank for rank in table.lines if lasts.get(rank)})
+            ranks = sorted({*self.declared.get(key, ())} & table.lines.keys() & lasts.keys())
             shown = ranks[:: len(ranks) // SAMPLE + 1] if key.on_devices else []
             for rank, other in ((rank, other) for rank in ranks for other in shown if other != rank):
                 compared[rank].add(other)
@@ -271,13 +269,13 @@ class Survey:
                 first, second = table.lines[early], table.lines[late]
                 behind, ahead = sorted((first, second), key=lambda line: line.issued)
                 overtaken = any(table.base_at(at) in needs_all for at in range(ahead.done, behind.issued, -1))
-                pause_s, common = (self.ranks[late].began_s or 0.0) - lasts[early], second.first
-                again = first.done >= common and pause_s > MOMENT_S and table.base_at(common) in needs_all
+                is_done = first.done >= second.first and table.base_at(second.first) in needs_all
+                again = (self.ranks[late].began_s or 0.0) - lasts[early] > (MOMENT_S if is_done else APART_S)
                 # Sends count too where a group has both, so that a position is not one call of all.
-                if overtaken or (not table.uses_p2p and (again or (first.issued >= common and pause_s > APART_S))):
+                if overtaken or (again and first.issued >= second.first and not table.uses_p2p):
                     apart[rank].add(other)
         few = {rank for rank, others in apart.items() if is_majority(len(others), len(compared[rank]))}
-        is_clear = len(few) <= _FEW * len(self.ranks) and all(few & {rank, *apart[rank]} for rank in apart)
+        is_clear = 0 < len(few) <= _FEW * len(self.ranks) and all(few & {rank, *apart[rank]} for rank in apart)
         ranks = sorted(few if is_clear else apart)
         return {rank: lasts[min(apart[rank])] - lasts[rank] for rank in ranks}, is_clear
 

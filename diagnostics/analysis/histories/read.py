@@ -69,33 +69,28 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
             reading.problems.append(Problem("flight", file.file, "no_rank"))
         else:
             reading.files.setdefault(rank, []).append(file)
-    problems = _survey(reading, evidence.world_size, workers)
-    apart, is_clear = reading.survey.apart() if evidence.run is None else ({}, False)
-    if apart:
-        figures = {"ranks": tuple(apart), "apart_s": abs(min(apart.values(), key=abs))}
-        if is_clear:
-            row = "older_dumps" if min(apart.values()) > 0 else "other_dumps"
-            noted = Problem("flight", reading.survey.ranks[min(apart)].files[0], row, figures=figures)
-            reading.files = {rank: files for rank, files in reading.files.items() if rank not in apart}
-            problems = [*_survey(reading, evidence.world_size, workers), noted]
-        else:
-            evidence.doubt = why("apart", **figures)
-    survey, reading.problems = reading.survey, reading.problems + problems
+    noted: list[Problem] = []
+    while True:
+        survey, problems = Survey(), list[Problem]()
+        survey.world_size = evidence.world_size
+        for of_rank in digests(reading.files, reading.attempt, workers):
+            problems += of_rank.problems
+            survey.take(of_rank)
+        apart, is_clear = survey.apart() if evidence.run is None and not noted else ({}, False)
+        figures = {"ranks": tuple(apart), "apart_s": min(map(abs, apart.values()), default=0.0)}
+        if not is_clear:
+            break
+        row = "older_dumps" if min(apart.values()) > 0 else "other_dumps"
+        noted = [Problem("flight", survey.ranks[min(apart)].files[0], row, figures=figures)]
+        reading.files = {rank: files for rank, files in reading.files.items() if rank not in apart}
+    evidence.doubt = why("apart", **figures) if apart else evidence.doubt
+    reading.survey, reading.problems = survey, reading.problems + problems + noted
     survey.close()
     for ahead_s, ranks in () if evidence.doubt else survey.clocks.far_off():
         about, first = "clock_ahead" if ahead_s > 0 else "clock_behind", survey.ranks[ranks[0]].files[0]
         figures = {"ranks": ranks, "apart_s": abs(ahead_s), "first": min(survey.ranks)}
         reading.problems.append(Problem("flight", first, about, harmless=True, figures=figures))
     return reading
-
-
-def _survey(reading: Reading, world_size: int | None, workers: int | None) -> list[Problem]:
-    reading.survey, problems = Survey(), list[Problem]()
-    reading.survey.world_size = world_size
-    for of_rank in digests(reading.files, reading.attempt, workers):
-        problems += of_rank.problems
-        reading.survey.take(of_rank)
-    return problems
 
 
 def digests(

@@ -134,7 +134,10 @@ def _matters(job: JobState, endings: list[Ending]) -> bool:
 
 def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     ranks = tuple(sorted(end.rank for end in endings if end.rank != UNNAMED))
-    lost = {rank for rank, end in job.endings.items() if not end.by_itself} | job.reported_victims()
+    status = job.evidence.run.status if job.evidence.run is not None else None
+    reported = status.failure.victims if status is not None and status.failure is not None else []
+    lost = {rank for rank, end in job.endings.items() if not end.by_itself}
+    lost |= {rank for rank in reported if isinstance(rank, int)} if isinstance(reported, list) else set()
     victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks or endings[0].unlisted else ()
     ends = (job.endings[rank] for rank in victims if endings[0].in_order and rank in job.endings)
     gave_up = next((end for end in ends if own_line(end.frames)), None)
@@ -161,12 +164,12 @@ def missing_ranks(job: JobState) -> Missing | None:
     roots = [rank for rank in job.waits.roots() if rank not in incomparable]
     if job.peer_vanished():
         lost = tuple(rank for rank in roots if rank not in job.endings)
-        if lost and not any(map(job.silent, lost)):
+        if lost and job.survey.ranks.keys() >= {*lost}:
             waiting = tuple(sorted(job.waits.reaching(lost) - set(lost)))
             return Missing(lost, waiting, no_dump=False, last=last_seen(job, lost[0]))
     if not job.stands_still() or any(not incomparable & set(cycle.ranks) for cycle in job.waits.cycles()):
         return None  # Ranks that are present wait for each other, whatever happened to the others.
-    silent = tuple(rank for rank in roots if job.silent(rank))
+    silent = tuple(rank for rank in roots if rank not in job.survey.ranks)
     if not silent or len(silent) != len(roots) or is_majority(len(silent), job.world()):
         return None
     abort = next((job.endings[rank] for rank in silent if rank in job.endings and job.endings[rank].exited_early), None)

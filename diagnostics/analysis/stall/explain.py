@@ -143,7 +143,7 @@ class Stall(Struct):
     def measures_of(self, findings: Iterable[Finding]) -> dict[str, Any]:
         """Return the figures about the hang for the report, with the calls around the surest of these findings."""
         job = self.job
-        ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.pending_ranks())
+        ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.waits.of_rank)
         hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
         hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
         if waiting and not (job.stands_still() or job.state):

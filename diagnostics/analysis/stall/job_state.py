@@ -55,12 +55,6 @@ class JobState(Struct):
         """Return whether the run, or the command under `dtk watch`, finished successfully, so that nothing hung."""
         return watch.finished(self.evidence)
 
-    def reported_victims(self) -> set[int]:
-        """Return the ranks of a dtk run that ended as a consequence of the first failure, by its launcher's record."""
-        status = self.evidence.run.status if self.evidence.run is not None else None
-        victims = status.failure.victims if status is not None and status.failure is not None else []
-        return {rank for rank in victims if isinstance(rank, int)} if isinstance(victims, list) else set()
-
     def stands_still(self) -> bool:
         """Return whether pending calls mean that the job is stuck rather than in progress."""
         if self.finished():
@@ -120,10 +114,6 @@ class JobState(Struct):
         ranks += [stack.rank for stack in evidence.stacks if stack.rank is not None]
         return max(self.survey.world(), max(ranks, default=-1) + 1)
 
-    def pending_ranks(self) -> list[int]:
-        """Return the ranks with a call that did not complete."""
-        return sorted(self.waits.of_rank)
-
     def waits_first_in(self, rank: int, operation: Operation) -> bool:
         """Return whether no older call of the rank is incomplete, which would hold this one back on its device."""
         oldest, call = self.survey.ranks[rank].pending()[0], self.waits.calls[rank, operation]
@@ -169,10 +159,6 @@ class JobState(Struct):
         """Return the ranks without a recorded ending, if connections broke or records end at different positions."""
         broken = self.peer_vanished() or bool(self.behind())
         return [rank for rank in range(self.world()) if rank not in self.endings] if broken else []
-
-    def silent(self, rank: int) -> bool:
-        """Return whether the rank left no readable dump."""
-        return rank not in self.survey.ranks
 
     def may_be_unrecorded(self, rank: int) -> bool:
         """Return whether the rank may be in a call that gloo does not record: send, recv, monitored_barrier."""

@@ -97,7 +97,7 @@ def not_late(job: JobState) -> set[int]:
 def late_roots(job: JobState) -> list[int]:
     """Return the ranks that others wait for and that are late, as far as their waits show."""
     excluded = not_late(job)
-    return [rank for rank in job.waits.roots() if rank not in excluded and not job.silent(rank)]
+    return [rank for rank in job.waits.roots() if rank not in excluded and rank in job.survey.ranks]
 
 
 def _agree_outside(job: JobState, operation: Operation, stacks: dict[int, Stacks]) -> bool:

@@ -145,7 +145,7 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
         return _parts.left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unexplained:
         return _parts.left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
-    silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
+    silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.waits.of_rank else []
     if silent := silent or ras.unanswered(job.evidence):
         return _parts.left_open(TEXTS.phrase("silent", who=silent), missing)
     if job.evidence.errors and not job.endings:

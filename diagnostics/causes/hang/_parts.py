@@ -181,7 +181,7 @@ def unconfirmed(
     if not positions and not job.any_calls():
         text = says("no_collective", dumps=len(job.survey.ranks))
         return left_open(text, UNRECORDED if missing is RECORD else missing)
-    waiting = tuple(job.pending_ranks())
+    waiting = tuple(sorted(job.waits.of_rank))
     if waiting and not job.stands_still():
         row = "young_lost" if job.state == "lost" else "young" if job.state else "young_unknown"
         later = "" if job.state == "lost" else says("later")
@@ -210,9 +210,11 @@ def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, va
     if absent is None:
         return None
     if absent.no_dump and absent.abort is None and silent:
-        files = [problem.file for problem in job.evidence.problems if problem.kind == "flight"]
-        damaged = f" (damaged: {', '.join(files[:4])})" if files else ""
-        text = says("silent", who=absent.waiting, absent=absent.ranks, damaged=damaged)
+        bad = [problem for problem in job.evidence.problems if problem.kind == "flight" and not problem.harmless]
+        apart = next((problem.figures for problem in bad if "apart_s" in problem.figures), None)
+        damaged = f" (damaged: {', '.join(problem.file for problem in bad[:4])})" if bad else ""
+        damaged_or_apart = says("apart", **apart) if apart else damaged
+        text = says("silent", who=absent.waiting, absent=absent.ranks, damaged=damaged_or_apart)
         return left_open(text, says("leftovers", absent=absent.ranks), victims=absent.waiting)
     if absent.no_dump or not vanished:
         return None

@@ -52,7 +52,7 @@ def _ended(stall: Stall) -> list[Finding]:
     if exited is None or job.evidence.doubt:
         return []
     if early is None:
-        silent = tuple(rank for rank in exited.ranks if job.silent(rank))
+        silent = tuple(rank for rank in exited.ranks if rank not in job.survey.ranks)
         facts = _TEXTS.facts("no_dump" if silent else "no_rounds", who=silent or exited.ranks)
         return [Finding(status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     if not isinstance(early, EarlierStep):

@@ -147,7 +147,7 @@ def _without_copies(handles: list[Any], evidence: Evidence) -> list[Any]:
     sizes, first, kept = Counter(disk_bytes(handle.path) for handle in handles), dict[str, Any](), list[Any]()
     for handle in sorted(handles, key=lambda file: (file.path.stat().st_mtime, file.rank or 0)):
         own = first.setdefault(_digest(handle.path), handle) if sizes[disk_bytes(handle.path)] > 1 else handle
-        times_ms = [dump.last_s * 1e3 for dump in Moments([own]).last_calls] if own.rank != handle.rank else []
+        times_ms = [last_s * 1e3 for _, last_s in Moments([own]).last_calls] if own.rank != handle.rank else []
         if any(abs(at_ms - round(at_ms)) > _FINE_MS for at_ms in times_ms):
             figures = {"rank": handle.rank, "first": own.rank, "used": own.file}
             evidence.problems.append(Problem(handle.kind, handle.file, "copy_of_rank", figures=figures))
@@ -168,11 +168,7 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     if evidence.run is not None or watched:
         return
     moments = Moments(evidence.handles(FlightFile))
-    jobs = moments.far_apart()
-    if len(jobs) > 1:
-        parts = [first_of([dump.file for dump in job], 1) for job in jobs[:_NAMED]]
-        raise ERRORS("hours_apart", root=evidence.root, count=len(jobs), parts=parts)
-    refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.last_calls])
+    refuse_mixed(evidence, traces, moments.last_calls)
     evidence.doubt = moments.doubt()
 
 
@@ -186,7 +182,7 @@ def of_other_times(evidence: Evidence) -> dict[int, str]:
         return {}
     calls = Moments(evidence.handles(FlightFile)).last_calls
     times = [at for fact in evidence.facts if fact.kind == "steps" for at in fact.fields.get("times", ())]
-    began, ended = ([dump.last_s for dump in calls if dump.last_s > 0] for _ in range(2))
+    began, ended = ([last_s for _, last_s in calls if last_s > 0] for _ in range(2))
     began += [min(times)] if times else []
     own = {fact.file for fact in evidence.facts if fact.rank is not None or fact.kind == "steps"}
     for file in (own | {error.file for error in evidence.errors}) - {fact.file for fact in kernel}:
