@@ -63,10 +63,7 @@ def stalled_devices(job: JobState) -> DeviceStall | None:
         return not_begun
     roots = late_roots(job)
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
-    # Those that wait only for ranks without a dump.
-    behind = {rank: job.waits.blockers(rank) for rank in job.waits.of_rank if _completed_elsewhere(job, rank)}
-    absent = {rank: (job.waits.absent[operation] for operation in waits) for rank, waits in behind.items()}
-    ranks |= {rank for rank, peers in absent.items() if all(map(job.survey.ranks.keys().isdisjoint, peers))}
+    ranks |= set(_lagging(job))
     if not job.waits.waited_for():
         # No rank is absent, but most members completed what a few still wait in: their devices are stuck.
         for operation, few in job.waits.waiting.items():
@@ -105,6 +102,14 @@ def _not_begun(job: JobState) -> DeviceStall | None:
             figures = (done, issued, begun, done, tuple(sorted(waits.of_rank.keys() - {*late})))
             return DeviceStall(tuple(late), at, waits.calls[late[0], at], *figures, begun=True)
     return None
+
+
+def _lagging(job: JobState) -> list[int]:
+    """Return ranks whose device lags behind its peers and that wait only for ranks without a dump."""
+    waits = job.waits
+    behind = (rank for rank in sorted(waits.of_rank) if _completed_elsewhere(job, rank))
+    peers = {rank: [peer for operation in waits.blockers(rank) for peer in waits.absent[operation]] for rank in behind}
+    return [rank for rank, absent in peers.items() if job.survey.ranks.keys().isdisjoint(absent)]
 
 
 def _counts_completion(operation: Operation) -> bool:
