@@ -11,7 +11,7 @@ from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CERTAIN, CITED, OPEN, STATED, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import CERTAIN, CITED, OPEN, STATED, SUSPECTED, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
@@ -116,7 +116,14 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     is_told = case.victims or any(e.exit_code is not None or e.signal for e in job.evidence.errors)
     below = min(0 if is_told and not end.caught else end.below for end in case.endings)
-    confidence = min(confidence, OPEN if below else CERTAIN if case.later else STATED)
+    confidence = min(
+        confidence,
+        (SUSPECTED if all(end.caught for end in case.endings) else OPEN)
+        if below
+        else CERTAIN
+        if case.later
+        else STATED,
+    )
     return _parts.confirmed(
         job,
         Ended(case, job.world(), job.evidence.is_dtk, gave_up_at, words, max(map(bare.count, (True, False))), below),

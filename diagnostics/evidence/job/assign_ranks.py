@@ -22,6 +22,9 @@ from diagnostics.evidence.stacks.dumps import of_helper
 
 _FILLED = ("frames", "signal", "exit_code", "time_s", "after_s", "before_s", "step", "region")
 """Fields that the most complete record of an ending takes from the others if it has none."""
+_SEVERAL = frozenset({"launcher_error", "several_processes", "several_nodes", "watchdog_timeout", "watchdog_abort",
+                      "gloo_timeout", "monitored_barrier", "desync_report"})  # fmt: skip
+"""Kinds of lines that show a second process: a launcher's, and those of ranks that waited for others."""
 ALL_RANKS = -1  # Key of `Evidence.environment` for the variables of the whole job.
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 _PARALLEL = patterns_beside(__file__)["parallel"]
@@ -104,7 +107,7 @@ def adopt_single(evidence: Evidence) -> None:
     records: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
     ranks = {record.rank for record in (*files_of_ranks(evidence), *evidence.stacks, *records)} - {None, 0}
     files = {record.file for record in records if record.rank is None}
-    several = any(fact.kind in {"launcher_error", "several_processes", "several_nodes"} for fact in evidence.facts)
+    several = any(fact.kind in _SEVERAL for fact in evidence.facts)
     if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1 or several:
         return
     by_launcher = [fact.fields for fact in evidence.facts if fact.kind.startswith(("torchrun_", "srun_"))]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from operator import methodcaller
@@ -54,7 +54,7 @@ class Counters(Struct):
     highest: dict[str, tuple[float, ...]] = field(default_factory=dict)
     rises: Counter[str] = field(default_factory=Counter)
     """Lines in which a step was higher than before."""
-    above: frozenset[str] = frozenset()  # What rose often enough above the traceback.
+    above: Mapping[str, int] = field(default_factory=dict)  # The rises above the traceback.
 
     @property
     def below(self) -> int:
@@ -62,8 +62,9 @@ class Counters(Struct):
 
         A monitor or a summary of the run goes on counting when a rank has ended, but the steps do not.
         """
-        counted = (n for head, n in self.rises.items() if (head in self.above if self.above else n >= GOES_ON))
-        return max(counted, default=0)
+        least = min(GOES_ON, max(self.above.values(), default=0) - 1)
+        rose = {head for head, n in self.above.items() if n > max(least, 1)}
+        return max((n for head, n in self.rises.items() if head in rose or (not rose and n >= GOES_ON)), default=0)
 
     def read(self, text: str) -> None:
         """Count the steps in a line."""
@@ -120,6 +121,8 @@ class Streams(Struct):
     """The last line that a traceback or a stack took."""
     below: dict[int, int] = field(default_factory=dict)
     """Line of an exception, or one that is watched -> steps that its own writer printed below it."""
+    writers: set[str] = field(default_factory=set)
+    """Prefixes without a rank around tracebacks, such as services of docker compose."""
     withdrawn: list[RankError] = field(default_factory=list)
     """Errors withdrawn for steps that followed; without prefixes another rank may have printed them."""
 
@@ -212,8 +215,8 @@ class Streams(Struct):
         for above in (split(0, raw, self.label) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at]):
             if above.stream == line.stream:
                 counters.read(last := above.text)
-        rose = frozenset(head for head, n in counters.rises.items() if n > GOES_ON)
-        stream.counters = Counters(counters.highest, above=rose)
+            self.writers |= {own.stream for own in (above, line) if own.stream and own.rank is own.local_rank is None}
+        stream.counters = Counters(counters.highest, above=counters.rises)
         announced = _ANNOUNCED.search(last[:_LINE])
         stream.by_handler = announced["by_hook"] is None if announced else None
 
@@ -244,6 +247,8 @@ class Streams(Struct):
 
     def finish(self) -> None:
         """Complete pending tracebacks at the end of the log."""
+        if len(self.writers) > 1:
+            self.read.facts.append(LogFact("several_processes", None, self.read.file))
         for stream in self.streams.values():
             cut = stream.traceback.frames[-1:] if stream.traceback.inside and not stream.traceback.first else []
             self._keep(stream, end=True)

@@ -185,9 +185,13 @@ class _Scan(Struct):
         if head is not None and line.text[: head.start()].strip(" |+-") and not ROW.match(line.text):
             # Times and line numbers differ from line to line.
             self.prefix = re.compile(re.sub(r"\d+", r"\\d+", re.escape(line.text[: head.start()].rstrip())) + " ?")
-            return line._replace(text=head.group(), before=line.text[: head.start()])
-        if self.prefix is not None and (begin := self.prefix.match(line.text)) is not None:
-            return line._replace(text=line.text[begin.end() :])
+            line = line._replace(text=head.group(), before=line.text[: head.start()])
+        elif self.prefix is not None and (begin := self.prefix.match(line.text)) is not None:
+            line = line._replace(text=line.text[begin.end() :], before=begin.group())
+        else:
+            return line
+        if line.rank is None and (said := _TEXT["rank_of_logger"].search(line.before)):
+            line = line._replace(rank=int(said[1]), stream=f"[rank{said[1]}]:")
         return line
 
     def _last_error(self, line: Line, rank: int | None) -> None:

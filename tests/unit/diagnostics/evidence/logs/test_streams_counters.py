@@ -96,7 +96,8 @@ def test_a_table_of_numbers_is_no_block_of_code(tmp_path: Path) -> None:
     [
         (["step 1", "step 2", "step 3", "step 4"], ["step 5", "step 6", "step 7"], True),
         (["step 1", "step 2", "step 3", "step 4"], ["step 5"], True),
-        (["step 3", "step 4"], ["step 5"], False),
+        (["step 3", "step 4"], ["step 5"], True),
+        (["step 3"], ["step 4"], False),
         (["step 1", "step 2", "step 3", "step 4"], ["step 2", "step 3", "step 4"], False),
         (["epoch 1 step 98", "epoch 1 step 99"], ["epoch 2 step 1", "epoch 2 step 2", "epoch 2 step 3"], True),
         ([], ["step 5", "step 6", "step 7"], True),
@@ -277,3 +278,33 @@ def test_a_row_of_megatron_is_no_part_of_a_message(tmp_path: Path, more: str) ->
     (tmp_path / "train.log").write_text("".join([*rows[:20], OTHER, *rows[20:22], more]))
     (root,) = diagnose(tmp_path).root_causes
     assert root.confidence == (0.95 if more else 0.6) and "KeyError: 'labels' (train.py:9)" in text_of(root).summary
+
+
+def test_what_a_handler_printed_is_only_suspected_beside_an_exit_code(tmp_path: Path) -> None:
+    table = "  time      : 2031-07-01_10:30:05\n  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: 4303)\n"
+    (tmp_path / "train.log").write_text(steps(0, 20) + RAISED + steps(20, 22) + EXIT + table)
+    report = diagnose(tmp_path)
+    (finding,) = (each.finding for each in report.findings if each.finding.cause == "hang.rank_raised")
+    assert not report.root_causes and finding.suspected and finding.ranks == (3,)
+
+
+def test_an_exception_beside_a_rank_that_waits_is_not_that_of_the_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(steps(0, 20) + OTHER + steps(20, 22) + NCCL)
+    assert [root.ranks for root in diagnose(tmp_path).root_causes] == [()]
+
+
+@pytest.mark.parametrize(("second", "ranks"), [("app-2  | ", ()), ("app-1  | ", (0,))])
+def test_of_two_services_of_docker_compose_either_may_have_raised_it(
+    tmp_path: Path, second: str, ranks: tuple[int, ...]
+) -> None:
+    parts = ((steps(0, 20), "app-1  | "), (OTHER, second))
+    (tmp_path / "train.log").write_text("".join(f"{of}{line}\n" for text, of in parts for line in text.splitlines()))
+    assert [root.ranks for root in diagnose(tmp_path).root_causes] == [ranks]
+
+
+@pytest.mark.parametrize("head", ["[rank{}] ERROR: ", "| ERROR | rank {} | ", "ERROR trainer (rank={}): "])
+def test_the_rank_that_a_logger_puts_in_front_of_each_line_of_a_traceback(tmp_path: Path, head: str) -> None:
+    text = "".join(f"2031-07-01 10:00:05,123 {head.format(2)}{line}\n" for line in OTHER.splitlines())
+    text += "".join(f"2031-07-01 10:00:06,123 {head.format(1)}{line}\n" for line in LOST.splitlines())
+    (tmp_path / "train.log").write_text(text)
+    assert [(root.ranks, root.victims) for root in diagnose(tmp_path).root_causes] == [((2,), (1,))]
