@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import GroupKey
 
 OF_JOB = GroupKey("", "", "")
@@ -57,9 +58,7 @@ class Vote(Struct, frozen=True):
 
 def count_votes(key: GroupKey, position: int, calls: Mapping[int, Hashable], members: Iterable[int] = ()) -> Vote:
     """Divide the members of a group into sides at one position; `calls` maps ranks to what each of them issued."""
-    sides: dict[Hashable, list[int]] = {}
-    for rank in sorted(calls):
-        sides.setdefault(calls[rank], []).append(rank)
+    sides = grouped((calls[rank], rank) for rank in sorted(calls))
     largest_first = sorted(map(tuple, sides.values()), key=lambda side: (-len(side), side))
     return Vote(key, position, tuple(largest_first), tuple(rank for rank in members if rank not in calls))
 

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from diagnostics.contract.causes import AnyCause, Branch, Cause, ExplainedBy, Sign
 from diagnostics.contract.files import read_table
 from diagnostics.contract.findings import Detector, Outcome
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.model import Problem, shortened
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ def built_in() -> tuple[AnyCause, ...]:
     """
     files = sorted(path for path in Path(__file__).parent.glob("*/[!_]*") if path.suffix in (".py", ".yaml"))
     causes = [cause for path in files if (cause := _cause(path)) is not None]
-    groups: dict[str, list[str]] = {}
-    for cause in causes:
-        for group in cause.groups:
-            groups.setdefault(group, []).append(cause.id)
+    groups = grouped((group, cause.id) for cause in causes for group in cause.groups)
 
     def expanded(rule: ExplainedBy) -> ExplainedBy:
         return replace(rule, causes=tuple(id for name in rule.causes for id in groups.get(name, (name,))))

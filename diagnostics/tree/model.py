@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.findings import Finding, Outcome, Status, text_of
+from diagnostics.contract.grouping import grouped
 
 MAX_CUT_SETS = 4096  # Maximum number of minimal cut sets per tree: larger trees are unreadable.
 _REDUNDANT = 16  # Combinations per minimal cut set that are compared at most.
@@ -139,9 +140,7 @@ def combine(gate: GateKind, statuses: Sequence[Status]) -> Status:
 
 def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
     """Return cause -> its findings, the strongest status first."""
-    table: dict[str, list[Finding]] = {}
-    for finding in findings:
-        table.setdefault(finding.cause, []).append(finding)
+    table = grouped((finding.cause, finding) for finding in findings)
     for several in table.values():
         several.sort(key=lambda f: (-_STRENGTH[f.status], -f.confidence, f.ranks, text_of(f).summary))
     return table

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterator
 
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.grouping import grouped
 from diagnostics.contract.suggest import did_you_mean
 from diagnostics.report import document as doc
 from dtk.config.folders import conf_folder, groups
@@ -83,13 +84,10 @@ def _options() -> Iterator[Rows]:
 def _keys() -> Iterator[Rows]:
     from dtk.config.keys import keys
 
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for key in keys():
-        kinds.setdefault((key.name, key.about, key.type, key.default), []).append(key.kind)
-    sections: dict[str, list[str]] = {}
-    for name, about, *_ in kinds:
-        if "." in name:
-            sections.setdefault(name.partition(".")[0], []).append(f"{name}: {about}" if about else name)
+    kinds = grouped(((key.name, key.about, key.type, key.default), key.kind) for key in keys())
+    sections = grouped(
+        (name.partition(".")[0], f"{name}: {about}" if about else name) for name, about, *_ in kinds if "." in name
+    )
     for section, listed in sections.items():
         unique = dict.fromkeys(listed)
         yield [(section, f"{counted(len(unique), 'key')} of this section"), *(("key", row) for row in unique)]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from diagnostics.causes.registry import traits
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import text_of
+from diagnostics.contract.grouping import grouped
 from diagnostics.diagnose import Options as DiagnoseOptions, diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.metrics import WARMUP_STEPS
@@ -75,9 +76,7 @@ def _gate(compared: Sequence[Variant], tolerance: float | None) -> list[Check]:
     def checks(members: Sequence[Variant], *, weak: bool = False) -> list[Check]:
         return parity.checks(members, members[0].compared[0], weak=weak, tolerance=tolerance)
 
-    batches: dict[str, list[Variant]] = {}
-    for variant in compared:
-        batches.setdefault(batch_text(variant.any), []).append(variant)
+    batches = grouped((batch_text(variant.any), variant) for variant in compared)
     if len(batches) > 1 and any(len(members) == 1 for members in batches.values()):
         return checks(compared, weak=grows_with_ranks(compared))
     merged = []

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from diagnostics.contract import origins
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.grouping import grouped
 from diagnostics.runs.records import as_mapping
 from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, medians
 from dtk.sharding.registry import NATIVE
@@ -19,9 +20,7 @@ _VALUE_CHARACTERS = 40  # Chosen: a label stays within a column.
 
 def variants(runs: Sequence[RunRecord]) -> list[Variant]:
     """Group runs that differ only by chance, in the given order."""
-    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
-    for run in runs:
-        groups.setdefault((_settings(run), run.world_size, machine(run)), []).append(run)
+    groups = grouped(((_settings(run), run.world_size, machine(run)), run) for run in runs)
     members = list(groups.values())
     return [
         Variant(label, group, sorted((r for r in group if compares(r)), key=lambda run: run.started))
@@ -103,10 +102,8 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
         ("weak", _per_rank),
     )
     for kind, batch in kinds:
-        series: dict[tuple[Any, ...], list[Variant]] = {}
-        for variant in variants:
-            if variant.label in speeds:
-                series.setdefault((_settings(variant.any, _FOLLOWS), batch(variant)), []).append(variant)
+        known = (variant for variant in variants if variant.label in speeds)
+        series = grouped(((_settings(variant.any, _FOLLOWS), batch(variant)), variant) for variant in known)
         for members in series.values():
             if len({member.any.world_size for member in members}) == len(members) > 1:
                 members.sort(key=lambda member: member.any.world_size)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
+from diagnostics.contract.grouping import grouped
 from diagnostics.report import document as doc
 from diagnostics.report.jsonform import plain
 from diagnostics.report.measures import Breakdown
@@ -171,9 +172,7 @@ def _plot(
 
 def _scaling(points: Sequence[Scaled]) -> doc.Section:
     """Return tokens/s over numbers of ranks and perfect scaling, on logarithmic axes."""
-    series: dict[tuple[str, str], list[Scaled]] = {}
-    for point in points:
-        series.setdefault((point.series, point.kind), []).append(point)
+    series = grouped(((point.series, point.kind), point) for point in points)
     curves = []
     for n, ((variant, kind), members) in enumerate(series.items()):
         name = f"{variant}, {kind} scaling"

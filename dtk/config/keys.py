@@ -15,6 +15,7 @@ import yaml
 
 from diagnostics.contract.files import read_table
 from diagnostics.contract.formatting import sentence
+from diagnostics.contract.grouping import grouped
 from dtk.config.folders import conf_folder
 from dtk.config.schema import KINDS, Config
 from dtk.sharding.registry import CONFIG_TYPES
@@ -41,9 +42,7 @@ def keys() -> Iterator[Key]:
     hints = get_type_hints(Config)
     for field in fields(Config):
         kinds = KINDS[field.name][1] if field.name in KINDS else {}
-        sections: dict[type, list[str]] = {}
-        for value, section in kinds.items():
-            sections.setdefault(section, []).append(value)
+        sections = grouped((section, value) for value, section in kinds.items())
         if is_dataclass(hints[field.name]):
             sections[hints[field.name]] = []
         if not sections:

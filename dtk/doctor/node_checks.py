@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from diagnostics.contract.formatting import first_of
+from diagnostics.contract.grouping import grouped
 from dtk.doctor.model import Result, finding, judged, not_applicable
 from dtk.doctor.registry import BETWEEN, Completed
 from dtk.doctor.report import Node
@@ -66,9 +67,7 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
     names = sorted({name for own in values.values() for name in own})
     findings = []
     for name in names:
-        groups: dict[str, list[int]] = {}
-        for number, own in values.items():
-            groups.setdefault(own.get(name, "(not set)"), []).append(number)
+        groups = grouped((own.get(name, "(not set)"), number) for number, own in values.items())
         if len(groups) > 1:
             rarest = sorted(groups.items(), key=lambda group: len(group[1]))
             texts = [f"{value} on node{'s' * (len(nodes) > 1)} {first_of(nodes)}" for value, nodes in rarest]

@@ -1,6 +1,5 @@
 """What NCCL reports about its variables (NCCL_DEBUG=INFO), read from its logs and kept in the manifest."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from diagnostics.analysis.environment.job import echoes_as, interfaces
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.contract.artifacts import RunPaths, write_json
 from diagnostics.contract.files import open_regular, read_json
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.job.run_folder import last_attempt
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
@@ -57,9 +57,7 @@ def effect(expected: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]
         JSON values; `variables` has the `state` of each name in `expected` that NCCL reads: `confirmed`, `read_as`
         another value, `refused`, or `not_told`.
     """
-    by_kind: dict[str, list[LogFact]] = defaultdict(list)
-    for fact in facts:
-        by_kind[fact.kind].append(fact)
+    by_kind = grouped((fact.kind, fact) for fact in facts)
     if not any(kind in by_kind for kind in ("nccl_env", "nccl_init", "nccl_net", "nccl_version", "nccl_bootstrap")):
         return {"reason": NOTHING}
     over_net = [fact for fact in by_kind["nccl_transport"] if fact.fields.get("transport") == "NET"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.findings import Group
+from diagnostics.contract.grouping import grouped
 from diagnostics.contract.mesh import Mesh
 from dtk.config.compose import Composed
 from dtk.config.placement import is_remote, ranks_per_node
@@ -201,10 +202,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     send is a rank in such a group.
     """
     common = next(iter(records.values())).new_groups
-    belongs: dict[int, list[int]] = {}
-    for index, (ranks, _) in enumerate(common):
-        for rank in ranks:
-            belongs.setdefault(rank, []).append(index)
+    belongs = grouped((rank, index) for index, (ranks, _) in enumerate(common) for rank in ranks)
 
     def same_place(group: Group, simulated: int, rank: int) -> Group:
         if group.name == _DEFAULT:

@@ -2,7 +2,6 @@
 position in calls that do not match are proof; positions that differ are not. Dumps show more.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
@@ -17,6 +16,7 @@ from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, Wait, members_of, site_of
 from diagnostics.analysis.vote import Vote, count_votes, settled, supported
 from diagnostics.contract.findings import WATCHDOGS
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Evidence, Stacks
 from diagnostics.evidence.stacks.dumps import taken_s
@@ -131,10 +131,7 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
 
 def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) -> Divergence | None:
     """Return the ranks that left out a call: no rank completes it without them, and they are in a later one."""
-    of_rank: defaultdict[int, list[GroupLog]] = defaultdict(list)
-    for group in groups:
-        for rank in group.waits:
-            of_rank[rank].append(group)
+    of_rank = grouped((rank, group) for group in groups for rank in group.waits)
     for group, absent in sorted(_absent(groups, world), key=lambda pair: -len(pair[0].waits)):
         waits, first = group.waits, group.waits[min(group.waits)]
         is_one_call = len({(wait.seq, wait.name) for wait in waits.values()}) == 1 and first.name in TOGETHER
@@ -157,9 +154,7 @@ def _absent(groups: list[GroupLog], world: int) -> Iterator[tuple[GroupLog, tupl
 
     The groups of one description are taken as those of a dimension of the mesh: equally large, each rank in one.
     """
-    dimensions: defaultdict[tuple[str, str], list[GroupLog]] = defaultdict(list)
-    for group in groups:
-        dimensions[group.desc, "" if group.desc else group.name].append(group)
+    dimensions = grouped(((group.desc, "" if group.desc else group.name), group) for group in groups)
     for alike in dimensions.values():
         recorded = {rank for group in alike for rank in (*group.waits, *group.counters)}
         sizes = (members_of(wait.fact) or 0 for group in alike for wait in group.waits.values())

@@ -5,7 +5,7 @@ other ranks play the same role: up to the fault they made the same calls in grou
 Their next call shows who deviates.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from diagnostics.analysis.divergence.identity import within
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.vote import OF_JOB, count_votes, settled
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 
 MOST_RANKS = 256  # Ranks whose files are read again; of a larger job those that the caller names first.
@@ -78,10 +79,7 @@ def _from_common_start(histories: Mapping[int, list[Call]], tokens: Mapping[int,
     for rank, in_order in tokens.items():
         numbered = enumerate(zip(histories[rank], in_order, strict=True))
         places[rank] = {(token.group, call.seq): at for at, (call, token) in numbered if not call.p2p}
-    starts: defaultdict[_Group, list[int]] = defaultdict(list)
-    for own in places.values():
-        for group, seq in dict(reversed(own)).items():
-            starts[group].append(seq)
+    starts = grouped((group, seq) for own in places.values() for group, seq in dict(reversed(own)).items())
     firsts = [(group, max(seqs)) for group, seqs in sorted(starts.items()) if len(seqs) == len(tokens)]
     common = [first for first in firsts if all(first in own for own in places.values())]
     first = min(common, key=lambda first: sum(own[first] for own in places.values()), default=None)
@@ -101,9 +99,7 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
         role, at = roles.pop()
         while len(role) > 1:
             role = [program for program in role if at < len(program.tokens)]
-            sides: defaultdict[_Token, list[_Program]] = defaultdict(list)
-            for program in role:
-                sides[program.tokens[at]].append(program)
+            sides = grouped((program.tokens[at], program) for program in role)
             if len(sides) > 1:
                 rest = max(len(program.tokens) for program in role) - at
                 if at < rest or all(predict(role[0].tokens[:at], token) is None for token in sides):

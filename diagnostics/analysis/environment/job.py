@@ -14,6 +14,7 @@ from diagnostics.analysis.environment.values import level, number
 from diagnostics.analysis.step_times import Silence, silence
 from diagnostics.analysis.vote import OF_JOB, count_votes
 from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.job.assign_ranks import ALL_RANKS
 from diagnostics.evidence.model import CLAUSE, Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers import nvidia_smi
@@ -191,9 +192,7 @@ def job_environment(evidence: Evidence) -> JobEnvironment:
 
 def _linted(record: Recorded) -> Iterator[RankLint]:
     """Lint each distinct set of variables once, however many ranks have it."""
-    by_variables: dict[frozenset[tuple[str, str]], list[int]] = defaultdict(list)
-    for rank, variables in record.variables.items():
-        by_variables[frozenset(variables.items())].append(rank)
+    by_variables = grouped((frozenset(variables.items()), rank) for rank, variables in record.variables.items())
     ranks_of: dict[Lint, set[int]] = defaultdict(set)
     for items, ranks in by_variables.items():
         if not (items or record.hardware):

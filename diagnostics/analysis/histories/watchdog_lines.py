@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import ROOTED, Call, Described, GroupKey, Wire, operation
 from diagnostics.evidence.model import MOST_RANKS, Evidence, Frame, LogFact
 
@@ -151,10 +152,7 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     timeouts = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout" and fact.rank is not None]
     timeouts.sort(key=lambda fact: (not _name(fact), fact.rank, fact.file, fact.line))
     calls: set[tuple[object, ...]] = set()
-    stacks: defaultdict[tuple[int | None, str], list[LogFact]] = defaultdict(list)
-    for fact in evidence.facts:
-        if fact.kind == "collective_stack":
-            stacks[fact.rank, fact.file].append(fact)
+    stacks = grouped(((fact.rank, fact.file), fact) for fact in evidence.facts if fact.kind == "collective_stack")
     for fact in timeouts:
         _take(groups, works, calls, fact, stacks[fact.rank, fact.file])
     _join(groups)

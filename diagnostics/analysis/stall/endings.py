@@ -2,7 +2,6 @@
 exited normally while others wait: did these deviate, or those that continued?
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 from math import inf
 from typing import Literal
@@ -17,6 +16,7 @@ from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.vote import OF_JOB, count_votes, is_majority, is_minority, settled
 from diagnostics.contract.formatting import UNNAMED
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call, GroupKey, own_line
 from diagnostics.evidence.endings import BY_ITSELF, Ending, Kind, parameters
 
@@ -93,9 +93,7 @@ class Missing(Struct, frozen=True):
 
 def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
     """Return the ranks that ended first, one per kind of ending; an error about a lost peer is never first."""
-    by_kind: defaultdict[Kind, list[Ending]] = defaultdict(list)
-    for rank in sorted(job.endings):
-        by_kind[job.endings[rank].kind].append(job.endings[rank])
+    by_kind = grouped((job.endings[rank].kind, job.endings[rank]) for rank in sorted(job.endings))
     if job.finished():
         return ()
     if all(end.in_order for end in by_kind["exited"]):

@@ -19,6 +19,7 @@ from diagnostics.analysis.stall.stack_evidence import KEY, UNNAMED, HostOutside,
 from diagnostics.analysis.stall.startup import Startup
 from diagnostics.analysis.vote import is_majority
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import ROOTED, Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.stacks import activity, dumps as stacks
@@ -162,9 +163,7 @@ def between_groups(
     that no rank is a round of a loop ahead.
     """
     waits, everyone = WaitGraph(), tuple(range(job.world()))
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for rank in inside:
-        alike.setdefault(observed[rank].members(rank, everyone), []).append(rank)
+    alike = grouped((observed[rank].members(rank, everyone), rank) for rank in inside)
     for ranks, same in ((ranks, same) for ranks, same in alike.items() if ranks):
         variables = {peer: observed[peer].call.get("name", "").rpartition(":") for peer in same}
         apart = len(same) == len(ranks) == 2 and len({inside[peer].op for peer in same}) == 1

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import MAX_P2P, SNAPSHOTS
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call, GroupKey
 
 
@@ -83,10 +84,7 @@ class WaitGraph(Struct):
 
     def reaching(self, roots: Iterable[int]) -> set[int]:
         """Return the ranks that wait, directly or through others, for one of `roots`."""
-        blocked_by: dict[int, list[Operation]] = {}
-        for operation, ranks in self.absent.items():
-            for rank in ranks:
-                blocked_by.setdefault(rank, []).append(operation)
+        blocked_by = grouped((rank, operation) for operation, ranks in self.absent.items() for rank in ranks)
         reached: set[int] = set()
         seen_operations: set[Operation] = set()
         todo = list(roots)

@@ -1,6 +1,5 @@
 """The ranks use a network interface that does not exist or does not reach the other nodes."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from math import inf
 
@@ -11,6 +10,7 @@ from diagnostics.causes.env._lint import lint_cause
 from diagnostics.contract import findings as level
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import CITED, Finding, confirmed
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.model import LogFact
 
 _TRIES = 2
@@ -37,9 +37,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     def saying(row: str, facts: Sequence[LogFact]) -> list[LogFact]:
         return [fact for fact in facts if _WHY[row].search(str(fact.fields.get("why")))]
 
-    by_kind: dict[str, list[LogFact]] = defaultdict(list)
-    for fact in job.log:
-        by_kind[fact.kind].append(fact)
+    by_kind = grouped((fact.kind, fact) for fact in job.log)
     if missing := by_kind["interface_missing"]:
         name = missing[0].fields.get("name")
         return finding("missing" if name else "none", name, missing, level.STATED)
