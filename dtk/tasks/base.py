@@ -66,13 +66,9 @@ class Task(ABC):
         return output, targets
 
     def metrics(self, output: Any, targets: Any) -> Sums:
-        """Return name -> (sum, count) for every name of `metric_names`; the metric is their quotient.
+        """Return name -> (sum, count) for every name of `metric_names`, from a model's output without gradients.
 
-        A metric whose counts add up to 0 is undefined: it is not reported.
-
-        Args:
-            output: output of the model, without gradients.
-            targets: targets of the batch.
+        The metric is their quotient; where the counts add up to 0 it is undefined, and not reported.
         """
         return {}
 

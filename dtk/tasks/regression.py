@@ -16,14 +16,9 @@ class Regression(Task):
     metric_names = ("mean_absolute_error",)
 
     def loss_sum(self, output: Any, targets: Tensor) -> Tensor:
-        """Return half the summed squared error.
+        """Return half the summed squared error; DtkError if the output's shape does not match the float targets.
 
-        Args:
-            output: [batch, ...], or an output from which `logits_of` extracts it; a trailing dimension of 1 is allowed.
-            targets: float [batch, ...].
-
-        Raises:
-            DtkError: the shape of the output does not match.
+        The output, or what `logits_of` extracts from it, may have a trailing dimension of 1.
         """
         return 0.5 * _errors(output, targets).square().sum()
 

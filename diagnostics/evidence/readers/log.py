@@ -31,6 +31,8 @@ HEAD, _RESTARTS, _ESCAPED, _SIDES, *_MISSING = _TABLE["words"]
 MAX_FRAMES = 256
 _TEXT = patterns_beside(__file__, "texts")
 """Patterns by name. The table describes what each one matches."""
+_LONG, _LASTS = re.compile(_TEXT["long"].pattern.encode()), [word.encode() for word in _TABLE["lasts"]]
+_MAX_LONG = 8  # Last durations of a block of lines that are read.
 _OF_RANK = re.compile(rb"(?m)^\[(?:rank|1,)(\d{1,7})\][:<]")  # How most prefixes begin: torch's, mpirun's.
 
 
@@ -91,6 +93,8 @@ class _Scan(Struct):
     """Process id of a torchrun -> line of its last failed attempt, process that failed, number of stacks until then."""
     work: LogFact | None = None
     """The last line about work outside of the steps, such as an evaluation, or about the end of the training."""
+    beside: dict[int | None, LogFact] = field(default_factory=dict)
+    """Rank -> its last progress bar, or stated duration of minutes, of any work that is no step and no evaluation."""
     ended: LogFact | None = None
     """The last line about the end of the training."""
     ended_in_order: dict[int, LogFact] = field(default_factory=dict)
@@ -117,6 +121,17 @@ class _Scan(Struct):
         """Read the steps in a block of whole lines, the first of which is `number`."""
         self.steps.feed(data, number)
         self.calls.feed(data, number)
+        skip = min(max(0, self.steps.last + 1 - number), data.count(b"\n"))
+        tail = data.split(b"\n", skip)[-1]  # Below the last step.
+        places = [match.start() for match in _LONG.finditer(tail)] if any(word in tail for word in _LASTS) else []
+        for at in sorted([tail.rfind(b"%|"), *places[-_MAX_LONG:]]):
+            begin = tail.rfind(b"\n", 0, at) + 1
+            line = split(number + skip + tail.count(b"\n", 0, begin), tail[begin:].partition(b"\n")[0])
+            text, rank = (line.before, None) if line.before else (line.text, line.rank)
+            if at >= 0 and (said := _TEXT["work"].search(text)) and not _TEXT["of_all"].search(text, 0, said.end()):
+                fields = decode("", said) | {"what": text[: said.start()].strip(" :.-")[-80:], "any": True}
+                rank = self.rank if rank is None else rank
+                self.beside[rank] = LogFact("host_progress", rank, self.read.file, line.number, text[:TEXT], fields)
         if b"[rank" in data or b"[1," in data:
             self.read.speak |= {*map(int, _OF_RANK.findall(data))}
         whole, first = b"\n" in data, self.streams.first  # The last line may have no end.
@@ -241,11 +256,13 @@ class _Scan(Struct):
             self.streams.watch(line)
         if kind in _KINDS["leaving"] and self.work is not None and "ended" in self.work.fields:
             return
-        work = self.work if self.work is not None and self.steps.last < self.work.line else None
+        beside = sorted(self.beside.values(), key=lambda work: -work.line)
+        works = [work for work in (*filter(None, [self.work]), *beside) if self.steps.last < work.line]
+        work = max(works, key=lambda work: work.line, default=None)
         is_over = work is not None and work.fields.get("done", 0) == work.fields.get("total", 1)
         if work is not None and kind in ({"gloo_closed"} if is_over else WAITED):
-            self.read.facts.append(work)
-            self.work = None
+            self.read.facts += works if "any" in work.fields else [work]
+            self.work, self.beside = None, {}
         if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
             fields["trained"] = 0 < self.steps.first < line.number
         fields |= {"trained": True} if kind == "nccl_rank_count" and self.steps.first else {}  # Of a later group.

@@ -189,3 +189,47 @@ def test_what_is_loaded_is_loaded_by_every_rank(tmp_path: Path, bar: str, ranks:
 def test_a_bar_of_named_work_whose_units_are_those_of_steps(tmp_path: Path, bar: str, cause: str) -> None:
     (tmp_path / "train.log").write_text(bar + WAITS.replace("600000", "1800000").replace("600033", "1800033"))
     assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]
+
+
+STEPS = "".join(f"step {n} loss {2 - n / 999:.3f}\n" for n in range(300))
+
+
+@pytest.mark.parametrize(
+    ("work", "confidence"),
+    [
+        ("Copying checkpoint to s3://b/ckpt:  43%|####▎     | 43/100 [10:02<13:18, 14.0s/it]\n", 0.75),
+        ("[rank0]: Uploading artifacts:  43%|####▎     | 4300/9999 [10:02<13:18,  7.14it/s]\n", 0.75),
+        ("[rank0]: SingleProcess AUTOTUNE benchmarking takes 612.3 seconds and 0.01 seconds precompiling\n", 0.7),
+        ("[rank0]: 2026-11-01 10:30:10 INFO document index rebuilt in 10.4 minutes\n", 0.7),
+        ("[rank0]: Checkpoint written to /mnt/out, elapsed: 0:10:31\n", 0.7),
+    ],
+)
+@pytest.mark.parametrize("before", [STEPS, ""])
+def test_any_long_work_of_one_rank(tmp_path: Path, work: str, confidence: float, before: str) -> None:
+    (tmp_path / "train.log").write_text(before + work + WAITS)
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.victims) == ("hang.timeout_budget", (0,), (1, 2, 3))
+    assert root.confidence == confidence and "do this work before the job" in text_of(root).remedies[0].change
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "Epoch 3:  43%|####      | 43/100 [10:02<13:18, 14.0s/it, loss=2.31]\n",  # All ranks do it.
+        "Validation DataLoader 0:  43%|####      | 43/100 [10:02<13:18, 14.0s/it]\n",
+        "[rank0]: Evaluation took 612.3 seconds\n",
+        "[rank0]: epoch 3 done in 612 s\n",
+        "[rank1]: Copying files:  43%|####▎     | 43/100 [10:02<13:18, 14.0s/it]\n",  # That rank waits.
+        "[rank0]: Copying files:  43%|####▎     | 43/100 [01:02<01:18, 14.0s/it]\n",  # It began far later.
+        "[rank0]: Copying files: 100%|##########| 100/100 [10:02<00:00, 14.0s/it]\n" + STEPS[:500],
+        "[rank0]: index rebuilt in 61.2 seconds\n",
+        "[rank0]: index rebuilt in 5400 seconds\n",  # The launcher had ended the job before.
+        "[rank0]: index rebuilt in 612 seconds\n" + STEPS,
+        "[rank0]: the store timed out, no reply took 612 seconds\n",
+        "".join(f"[rank{rank}]: index rebuilt in 612 seconds\n" for rank in (1, 0)),
+        "rank 0 will be retried in 612 seconds\n",
+    ],
+)
+def test_work_of_all_ranks_or_of_another_time(tmp_path: Path, work: str) -> None:
+    (tmp_path / "train.log").write_text(STEPS + work + WAITS)
+    assert "hang.timeout_budget" not in [root.cause for root in diagnose(tmp_path).root_causes]
