@@ -51,7 +51,7 @@ def decide(stall: Stall) -> Finding:
     doing = {fact.rank for fact in facts if fact.kind == "host_progress"}
     # Else all ranks may do it, and one of them hangs in it.
     if "any" in work.fields and (not ranks or waiting & (doing | {*ranks})):
-        return unconfirmed(stall)
+        return _parts.unconfirmed(stall)
     victims = tuple(sorted(waiting - set(ranks)))
     group = next((desc for fact in timeouts if (desc := fact.fields.get("desc")) not in (None, "", "default_pg")), "")
     budget, case = "budget_of_group" if group else "budget", "default" if len(timeouts) > len(at_barrier) else "barrier"
