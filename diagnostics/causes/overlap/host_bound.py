@@ -2,8 +2,8 @@
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._idle import idle, judged_idle
+from diagnostics.causes.overlap._shared import on_cpu, step_cause
 from diagnostics.contract.findings import LIKELY, Finding
 
 _HOST_SHARE = 0.15
@@ -30,4 +30,4 @@ def decide(view: Overview) -> Finding:
     )
 
 
-CAUSE = shared.step_cause(__file__, decide, unless=(shared.on_cpu("cpu_host"),))
+CAUSE = step_cause(__file__, decide, unless=(on_cpu("cpu_host"),))
