@@ -91,6 +91,8 @@ class RankError(Struct, frozen=True):
     """Whether its process disappeared without a known exit status."""
     caught: bool = False
     """Whether a handler printed the traceback, so that the process may have gone on."""
+    followed: bool = False
+    """Whether a handler printed the traceback, and other lines follow in a log that shows no end."""
     below: int = 0
     """Steps below its line in a log that shows no end: they may be its own, written late, or those of its peers."""
     local_rank: int | None = None

@@ -44,12 +44,12 @@ class Ended(Struct, frozen=True):
     """Puts it into words, with `worded`; each cause has its own."""
     processes: int = 0
     """Number of processes without a rank that the same signal ended; 0 if it was none."""
-    below: int = 0
-    """Steps of the log below the exception, where nothing else shows that it ended the process."""
+    doubt: tuple[str, int] = "", 0
+    """Row of what leaves open whether the exception ended the process, and how many steps are below it."""
 
     @property
     def first(self) -> Ending:
-        """The ending of the lowest rank."""
+        """The first ending, or that of the lowest rank."""
         return self.case.first
 
     def text(self, finding: Finding) -> Text:
@@ -71,14 +71,14 @@ class Ended(Struct, frozen=True):
             more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
         rows = ["in_order" if self.first.in_order else "default"]
         rows += [*(["others"] if others else []), *(["more"] if more else []), *([] if names else ["which"])]
-        rows += ["below"] if self.below else []
+        rows += [self.doubt[0]] if self.doubt[0] else []
         local = self.first.local_rank
         row = "local_process" if local is not None else "processes" if self.processes > 1 else "process"
         unnamed = TEXTS.phrase(row, local_rank=local, count=self.processes)
         figures: dict[str, Any] = {"who": names or unnamed, "how": how, "at": at, "step": step, "more": more}
         figures["others"] = [TEXTS.phrase("other", rank=end.rank, what=end.summary) for end in others[:3]]
         world = max(self.world, len(names), 1)
-        figures |= {"count": len(names) + len(others) or 1, "world": world, "below": self.below}
+        figures |= {"count": len(names) + len(others) or 1, "world": world, "below": self.doubt[1]}
         return TEXTS(finding, rows, remedies, **figures)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
@@ -115,19 +115,15 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     bare = [e.exit_code is None for e in job.evidence.errors if (e.rank, e.type, e.signal) == same]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     is_told = case.victims or any(e.exit_code is not None or e.signal for e in job.evidence.errors)
-    below = min(0 if is_told and not end.caught else end.below for end in case.endings)
-    confidence = min(
-        confidence,
-        (SUSPECTED if all(end.caught for end in case.endings) else OPEN)
-        if below
-        else CERTAIN
-        if case.later
-        else STATED,
-    )
+    caught = all(end.caught for end in case.endings)
+    below = 0 if is_told and not caught else min(end.below for end in case.endings)
+    followed = not is_told and all(end.followed for end in case.endings)
+    most = SUSPECTED if below and caught else OPEN if below or followed else CERTAIN if case.later else STATED
+    doubt = "below" if below else "followed" if followed else "", below
     return _parts.confirmed(
         job,
-        Ended(case, job.world(), job.evidence.is_dtk, gave_up_at, words, max(map(bare.count, (True, False))), below),
-        confidence,
+        Ended(case, job.world(), job.evidence.is_dtk, gave_up_at, words, max(map(bare.count, (True, False))), doubt),
+        min(confidence, most),
         evidence=[end.evidence for end in case.endings[:CITED]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},
         ranks=case.culprits,

@@ -245,6 +245,11 @@ class Streams(Struct):
                 return LogFact("alive", line.rank, self.read.file, line.number, text, {"at_s": at_s})
         return None
 
+    def goes_on(self, error: RankError) -> bool:
+        """Return whether other lines than those of its message are below an exception."""
+        below = error.line + 1 + error.message.count("\n") - self.first
+        return any(raw.strip() for raw in _lines(self.block)[max(0, below) :])
+
     def finish(self) -> None:
         """Complete pending tracebacks at the end of the log."""
         if len(self.writers) > 1:

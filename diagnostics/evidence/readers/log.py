@@ -418,7 +418,8 @@ class _Scan(Struct):
             if error.type and (error.caught or told < error.line) and not self._printed_before(error):
                 of_rank = error.rank is not None and any(self.streams.streams)
                 below = self.streams.below.get(error.line, 0), 0 if of_rank else self.steps.further(error.line)
-                read.errors[n] = replace(error, below=max(below))
+                followed = error.caught and told < error.line and self.streams.goes_on(error)
+                read.errors[n] = replace(error, below=max(below), followed=followed)
         handled = [fact for fact in read.facts if fact.kind == "handled_error" and fact.fields["frames"]]
         first = handled[0].fields if len(handled) == 1 and not read.errors else {}  # Of several, some were caught.
         if first and tracebacks.is_entry(first["frames"]) and not first["type"].endswith("Warning"):

@@ -241,6 +241,11 @@ HYDRA = "Error executing job with overrides: ['lr=1']\n"
         (steps(0, 20) + RAISED + steps(20, 21), 0),
         (steps(0, 20) + "2031-07-01 10:00:00 ERROR upload failed\n" + OTHER + steps(20, 21), 0),
         (steps(0, 20) + "upload failed, skipping it\n" + OTHER + steps(20, 21), 0),
+        (steps(0, 20) + RAISED, 0.8),
+        (steps(0, 20) + RAISED + "\n", 0.8),
+        (steps(0, 20) + RAISED + "evaluation: accuracy 0.7\n", 0.6),
+        (steps(0, 20) + RAISED + "evaluation: accuracy 0.7\n" + EXIT, 0.8),
+        (steps(0, 20) + OTHER + "evaluation: accuracy 0.7\n", 0.95),
         (steps(0, 20) + HYDRA + RAISED + steps(20, 21), 0.6),  # Hydra leaves its own frames out.
     ],
 )
