@@ -12,8 +12,8 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.runs.records import as_mapping, mapping
+from dtk.config.resume import read_stored
 from dtk.config.schema import Config
-from dtk.config.stored import read_stored
 from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
 from dtk.runs.find import find_readable

@@ -16,8 +16,8 @@ import dtk.config.folders as folders
 from diagnostics.contract.files import read_table
 from dtk.config.compose import compose
 from dtk.config.help import ALL, description, help_text
+from dtk.config.resume import change
 from dtk.config.schema import KINDS, Config, NCCLConfig, ParallelConfig
-from dtk.config.stored import change
 from dtk.errors import DtkError
 from dtk.nccl.render import KEYS, placeholders
 from dtk.sharding.registry import CONFIG_TYPES

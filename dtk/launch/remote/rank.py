@@ -48,8 +48,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     DtkError if the folder cannot be read, the number of ranks differs from the submission, or the data has changed.
     """
     from diagnostics.contract.artifacts import RunPaths, read_status
-    from dtk.config.resume import check_continuable, next_attempt
-    from dtk.config.stored import read_stored
+    from dtk.config.resume import check_continuable, next_attempt, read_stored
     from dtk.config.strict import to_plain
     from dtk.launch.banner import banner
     from dtk.launch.cluster import Shared

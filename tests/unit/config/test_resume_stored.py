@@ -9,7 +9,7 @@ import yaml
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import Setting, at_launch, dumps
 from dtk.config.compose import Composed, compose
-from dtk.config.stored import change, read_stored
+from dtk.config.resume import change, read_stored
 from dtk.errors import DtkError
 
 
