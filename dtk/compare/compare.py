@@ -19,9 +19,8 @@ from dtk.compare.figures import batch_text, figures
 from dtk.compare.group import compares, grows_with_ranks, scaling, variants
 from dtk.compare.load import load
 from dtk.compare.model import Check, Comparison, Figure, GridCell, RunRecord, Variant, medians
-from dtk.compare.notes import notes
+from dtk.compare.notes import notes, verdicts
 from dtk.compare.surroundings import surrounded
-from dtk.compare.why import verdicts
 
 
 def compare(

@@ -9,10 +9,9 @@ from dtk.data.corpus import stdlib_corpus, text_corpus
 from dtk.data.custom import CustomDataset
 from dtk.data.dataset import Dataset
 from dtk.data.hf import hf_tokens
-from dtk.data.language import LanguageDataset
 from dtk.data.synthetic import SyntheticDataset
 from dtk.data.tokenizer import build_tokenizer
-from dtk.data.tokens import corpus_tokens, token_file
+from dtk.data.tokens import LanguageDataset, corpus_tokens, token_file
 from dtk.errors import Errors
 
 _errors = Errors(__file__)

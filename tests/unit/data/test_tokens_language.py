@@ -7,9 +7,8 @@ from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import StdlibData, SyntheticData, TextData
 from dtk.data.build import build_dataset
-from dtk.data.language import LanguageDataset
 from dtk.data.sampler import sample_ids
-from dtk.data.tokens import Tokens
+from dtk.data.tokens import LanguageDataset, Tokens
 from dtk.errors import DtkError
 
 MANIFEST = {

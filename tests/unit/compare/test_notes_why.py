@@ -8,7 +8,7 @@ from diagnostics.report.measures import breakdown
 from dtk.compare.compare import compare
 from dtk.compare.figures import figures
 from dtk.compare.model import RunRecord
-from dtk.compare.why import verdicts
+from dtk.compare.notes import verdicts
 from tests.unit.compare.folders import GATHERED, make_run, measures
 
 
