@@ -1,5 +1,5 @@
-"""Sentences about the figures: which variant is faster, by how much and why, from measurements and declarations; and notes
-on excluded runs, disturbances and differences, which never decide. Noise is reported as such.
+"""Sentences about the figures: which variant is faster, by how much and why, from measurements and declarations; and
+notes on excluded runs, disturbances and differences, which never decide. Noise is reported as such.
 """
 
 from collections.abc import Iterator, Sequence
