@@ -55,7 +55,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     for start, until in stretches:
         n = bisect_right(starts, until - 1)
         # Behind the last work, nothing is launched until the end.
-        launch, thread, returned, name = launches[n][1:] if n < len(launches) else (until, -1, until, -1)
+        launch, thread, returned, name = launches[n][1:] if n < len(launches) else (until, launches[-1][2], until, -1)
         if min(returned, until) - max(launch, start) >= max(PAUSE_NS, _MOST * (until - start)):
             # No launch alone takes so long while the device idles: its kernel is loaded first, unless it ran before.
             kind: HostWork = "kernel_loading" if first_use[name] == starts[n] else ""
@@ -78,13 +78,14 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
 
 
 def _name_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Name what the host does in pauses by the innermost annotation or operation that covers most of each."""
+    """Name what a thread that launches does in pauses: the innermost annotation or operation around most of each."""
     unnamed = [gap for gap in gaps if gap.reason == "pause" and not gap.detail]
     starts, least = [gap.start for gap in unnamed], min((gap.length for gap in unnamed), default=0) * _MOST
     innermost: dict[int, int] = {}
+    lanes = set(trace.launcher)
     for spans in (trace.ops, trace.syncs, trace.marks) if unnamed else ():
-        for start, end, name in zip(spans.start, spans.end, spans.name):
-            if end - start < least or TEXT["step"].match(trace.names[name]):
+        for start, end, name, lane in zip(spans.start, spans.end, spans.name, spans.lane):
+            if end - start < least or lane not in lanes or TEXT["step"].match(trace.names[name]):
                 continue
             for gap in unnamed[max(0, bisect_right(starts, start) - 1) : bisect_left(starts, end)]:
                 covered = min(end, gap.end) - max(start, gap.start)

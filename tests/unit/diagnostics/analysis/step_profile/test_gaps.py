@@ -13,7 +13,7 @@ from diagnostics.evidence.trace.model import Trace
 from tests.trace_generator import Simulator
 from tests.trace_scenarios import LOADER
 from tests.trace_simulator import AUTOGRAD, MAIN
-from tests.unit.diagnostics.analysis.step_profile.profiles import traces
+from tests.unit.diagnostics.analysis.step_profile.profiles import profiled, traces
 
 
 def gaps(folder: Path, simulator: Simulator) -> tuple[list[Gap], Trace]:
@@ -185,3 +185,23 @@ def test_a_flush_beside_a_busy_host_or_a_loader_is_not_the_reason(tmp_path: Path
 
 def test_an_annotation_of_the_same_name_is_not_the_profiler(tmp_path: Path) -> None:
     assert paused(tmp_path, mark="Buffer Flush").reason == "pause"
+
+
+@pytest.mark.parametrize("what", [{"function": "queue.py(154): get"}, {"op": "aten::sort"}, {"mark": "upload"}])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_what_a_thread_does_that_launches_nothing_is_no_name(
+    tmp_path: Path, what: dict[str, str], is_last: bool
+) -> None:
+    """Also not behind the last work of a marked step."""
+    for thread in (99, MAIN):
+        sim = Simulator(ranks=1)
+        with sim.marked("ProfilerStep#1"):
+            sim.kernel(100.0)
+            sim.thread = thread
+            sim.host(300_000.0, **what)
+            sim.thread = MAIN
+            if not is_last:
+                sim.kernel(100.0)
+        (own,) = profiled(sim, tmp_path / f"{thread}")
+        gap = max(own.gaps, key=lambda gap: gap.length)
+        assert gap.reason == "pause" and (gap.detail in what.values()) == (thread == MAIN)
