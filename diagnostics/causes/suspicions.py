@@ -155,7 +155,7 @@ def _of_ranks(symptoms: Symptoms) -> dict[str, object]:
     low, *_, high = symptoms.by_position or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
-    is_partly_known = at_other_calls or symptoms.outside or without_report or symptoms.possibly_late
+    is_partly_known = at_other_calls or symptoms.outside or without_report or symptoms.possibly_late or symptoms.printed
     return {
         "seems_whole": longest.seems_whole and not (is_partly_known or symptoms.others) and len(longest.ranks),
         "late": absent,

@@ -97,11 +97,16 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
         yield Field("others", f"{formatting.sentence(formatting.ranks_spoken(ranks))}: {words}")
     for rest in symptoms.others[:_SHOWN]:
         yield Field("others", _said("completed" if rest.completed == rest.enqueued else "enqueued", rest=rest))
-    mentioned = waiting.union(*(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside))
+    mentioned = waiting.union(
+        symptoms.silent, *(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside)
+    )
     members = symptoms.waits[0].members if symptoms.waits else 0
-    if symptoms.silent and process.KIND not in symptoms.kinds:
-        yield Field("silent", _said("no_line", ranks=symptoms.silent))
-    elif members and members > len(waiting):
+    for ranks, step, at in symptoms.printed[:_SHOWN]:
+        yield Field("silent", _said("last_step", ranks=ranks, step=step, at=f" at {at}" if at else ""))
+    mute = sorted({*symptoms.silent}.difference(*(ranks for ranks, *_ in symptoms.printed)))
+    if mute and process.KIND not in symptoms.kinds:
+        yield Field("silent", _said("no_line", ranks=mute))
+    elif members and members > len(waiting) + len(symptoms.silent):
         yield Field("silent", _said("of_group", count=members - len(waiting)))
     elif waiting and not (members or symptoms.absent) and (missing := max(waiting) + 1 - len(mentioned)) > 0:
         yield Field("silent", _said("of_job", count=missing))

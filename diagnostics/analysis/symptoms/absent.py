@@ -1,10 +1,12 @@
 """Ranks of which the log of a job that stands still has no line, or none that shows that they waited."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any
 
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, is_after, stamp_s
+from diagnostics.analysis.printed_steps import step_text
 from diagnostics.analysis.symptoms.state import Waiting
 from diagnostics.analysis.symptoms.waits import within
 from diagnostics.analysis.vote import is_majority, is_minority
@@ -18,17 +20,31 @@ _SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end 
 
 
 def silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting]) -> tuple[int, ...]:
-    """Return the ranks of the job without any line, as far as its size is known."""
-    spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    """Return the ranks of the job without any line but of its steps, as far as its size is known."""
+    printed = {fact.rank for fact in evidence.facts if fact.kind == "steps" and fact.rank is not None}
+    spoke = {fact.rank for fact in evidence.facts if fact.kind != "steps"} | {error.rank for error in evidence.errors}
     spoke |= {dump.rank for dump in evidence.stacks}
     spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
-    highest = max((rank for rank in spoke if rank is not None), default=-1)
+    highest = max((rank for rank in spoke | printed if rank is not None), default=-1)
     # A job has at least as many ranks as any of its groups; one that is smaller than a rank's number tells nothing.
     sizes = (wait.members or 0 for wait in waits if (wait.members or 0) > highest)
     world = evidence.world_size or max(sizes, default=0)
     # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
-    world = world or (highest + 1 if is_majority(len(spoke - {None}), highest + 1) else 0)
-    return tuple(rank for rank in range(world) if rank not in spoke)
+    world = world or (highest + 1 if is_majority(len((spoke | printed) - {None}), highest + 1) else 0)
+    return tuple(sorted(printed.union(range(world)) - spoke))
+
+
+def last_printed(evidence: Evidence, silent: Collection[int]) -> tuple[tuple[tuple[int, ...], str, str], ...]:
+    """Return those of the silent ranks that printed steps, with the last one and its time (`HH:MM:SS`, or empty)."""
+    steps = {fact.rank: fact.fields["steps"] for fact in evidence.facts if fact.kind == "steps" and fact.rank in silent}
+    alike: dict[tuple[str, str], list[int]] = {}
+    for rank, each in sorted(steps.items()):
+        last = max(each.series.values(), key=lambda series: len(series.lines), default=None)
+        if last is not None and (step := step_text(last.step[-1])):
+            at_s = last.at_s[-1]
+            at = time.strftime("%H:%M:%S", time.gmtime(at_s)) if at_s == at_s else ""
+            alike.setdefault((step, at), []).append(rank)
+    return tuple((tuple(ranks), *at) for at, ranks in alike.items())
 
 
 def without_lines(

@@ -9,7 +9,7 @@ from typing import Any
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.histories.watchdog_lines import read_all, stamp_s
 from diagnostics.analysis.step_times import silence
-from diagnostics.analysis.symptoms.absent import possibly_late, silent, without_lines
+from diagnostics.analysis.symptoms.absent import last_printed, possibly_late, silent, without_lines
 from diagnostics.analysis.symptoms.state import EVENTS, FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, Symptoms, says
 from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, met_sizes, observed, others
 from diagnostics.analysis.vote import behind
@@ -59,7 +59,8 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         outside=outside,
         threaded=_ranks(dump for dump in evidence.stacks if is_threaded(dump)),
         others=tuple(progress for group in groups for progress in others(group)),
-        silent=() if evidence.is_cut or held_s else silent(evidence, groups, waits),
+        silent=(quiet := () if evidence.is_cut or held_s else silent(evidence, groups, waits)),
+        printed=last_printed(evidence, quiet),
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=_ranks(bare) if not waits else (),
         has_unnamed_exit=any(error.rank is None for error in bare),

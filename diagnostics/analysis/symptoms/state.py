@@ -147,7 +147,7 @@ class Symptoms(Struct, frozen=True):
     """The call in which the most ranks wait comes first."""
     others: tuple[Progress, ...]
     silent: tuple[int, ...]
-    """Ranks of the job without any line in the log."""
+    """Ranks of the job without any line in the log but those of its steps."""
     aborted: tuple[int, ...]
     """Ranks that ended by SIGABRT, as a watchdog ends them; only if no wait is known."""
     kinds: frozenset[str]
@@ -170,6 +170,8 @@ class Symptoms(Struct, frozen=True):
     """Ranks whose lines report the failure."""
     results: frozenset[str] = frozenset()
     """NCCL's result codes, such as `ncclSystemError`."""
+    printed: tuple[tuple[tuple[int, ...], str, str], ...] = ()
+    """Those of the silent ranks that printed steps, with the last one and its time (`HH:MM:SS`, or empty)."""
     failed_silently: tuple[int, ...] = ()
     """Ranks that ended with exit code 1, as Python does after any exception, but left no traceback; only if no wait is
     known."""

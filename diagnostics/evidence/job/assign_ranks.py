@@ -56,7 +56,9 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         if offset is None and len(placed) == len(agents) == 1:
             offset = int(placed[0]["node_rank"] * placed[0]["nproc"])
         offset = 0 if offset is None and single else offset
-        evidence.facts += [replace(fact, rank=settled(fact.rank, fact)) for fact in contents.facts]
+        named = {"steps": of.rank}  # Who printed steps; other lines of a file that names a rank may be a launcher's.
+        own = ((fact, settled(fact.rank, fact)) for fact in contents.facts)
+        evidence.facts += [replace(f, rank=named.get(f.kind) if rank is None else rank) for f, rank in own]
         for error in contents.errors:
             rank = settled(error.rank)
             local_rank = -1 - error.rank if rank is None and error.rank is not None else None

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.symptoms.gather import symptoms
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.report.symptoms import positions
 from tests.unit.diagnostics.analysis.symptoms.test_gather import GLOO, TIMED_OUT, ended, gather_text, read
 
 
@@ -102,3 +104,38 @@ def test_a_rank_that_raised_behind_the_timeouts_of_all_others_had_not_waited(
     (tmp_path / "train.log").write_text("".join(map(TIMEOUT.format, range(3))) + RAISED.format(at))
     result = symptoms(gather(tmp_path, Limits()))
     assert result is not None and result.without_report == late
+
+
+@pytest.mark.parametrize("folders", [False, True])
+@pytest.mark.parametrize("last", [40, 30])
+def test_how_far_a_rank_is_that_printed_steps_only(tmp_path: Path, folders: bool, last: int) -> None:
+    """Its own log shows that it ran, and when it printed its last step, but no line of a watchdog."""
+    waits = (
+        "[E1130 10:32:11.1 ProcessGroupNCCL.cpp:616] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL("
+    )
+    waits += (
+        "SeqNum=41, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=1800000) ran for 1800010 milliseconds"
+    )
+    for rank in range(4):
+        steps = [f"2026-11-30 10:02:{at} INFO step {at} loss 2.{at} lr 0.001" for at in (10, 20, 30, 40)]
+        steps = steps[: 4 if rank < 3 else last // 10]
+        path = tmp_path / (f"attempt_0/{rank}/stderr.log" if folders else f"rank{rank}.log")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([*steps, *([waits.format(rank)] if rank < 3 else []), ""]))
+    result = symptoms(gather(tmp_path, Limits()))
+    assert result is not None and result.silent == (3,)
+    assert result.printed == (((3,), f"step {last}", f"10:02:{last}"),)
+    rows = {row.label: row.text for row in positions(result)}
+    assert rows["silent"] == f"rank 3 left no line about a call; its last line is step {last} at 10:02:{last}"
+    report = diagnose(tmp_path)
+    assert "that appear in the log wait" not in str([item.speaks_for for item in report.suspicions])
+    assert {item.ranks for item in report.suspicions if item.ranks} == {(3,)}
+
+
+def test_steps_of_ranks_that_wait_are_no_sign(tmp_path: Path) -> None:
+    line = "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, "
+    line += "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802211 milliseconds before timing out.\n"
+    for rank in range(3):
+        (tmp_path / f"rank{rank}.log").write_text("step 10 loss 2.5\nstep 20 loss 2.4\n" + line.format(rank))
+    result = symptoms(gather(tmp_path, Limits()))
+    assert result is not None and result.silent == () == result.printed
