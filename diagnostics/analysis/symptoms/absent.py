@@ -38,7 +38,7 @@ def last_printed(evidence: Evidence, silent: Collection[int]) -> tuple[tuple[tup
     """Return those of the silent ranks that printed steps, with the last one and its time (`HH:MM:SS`, or empty)."""
     steps = {fact.rank: fact.fields["steps"] for fact in evidence.facts if fact.kind == "steps" and fact.rank in silent}
     alike: dict[tuple[str, str], list[int]] = {}
-    for rank, each in sorted(steps.items()):
+    for rank, each in ((rank, steps[rank]) for rank in silent if rank in steps):
         last = max(each.series.values(), key=lambda series: len(series.lines), default=None)
         if last is not None and (step := step_text(last.step[-1])):
             at_s = last.at_s[-1]
