@@ -2,7 +2,7 @@
 exited normally while others wait: did these deviate, or those that continued?
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import inf
 from typing import Literal
 
@@ -65,6 +65,8 @@ class FirstEndings(Struct, frozen=True):
     model: Literal["", "all_but_0", "counted", "either"] = ""
     """How it is known whose model differs: all but rank 0 raised, with whose parameters DDP compares the others' (of 2
     ranks: either); or each rank raised how many it has."""
+    awaited: bool = True
+    """Whether a record shows that others waited for these ranks or lost them; else the launcher stopped the others."""
     later: bool = False
     """Whether a rank ended in another way before, so that this may be an effect."""
 
@@ -114,16 +116,37 @@ def _in_order(endings: list[Ending]) -> list[Ending]:
     return [row[-1] for row in rows]
 
 
+def left_together(job: JobState, ranks: Collection[int]) -> bool:
+    """Return whether ranks of which only an exit code is known left nobody waiting: all or most ended so, or all ranks of
+    the job had made the same calls. The launcher then stopped those that were slower to end.
+    """
+    ends = [job.endings[rank] for rank in ranks]
+    if not all(end.only_exit_code for end in ends):
+        return False
+    alike, world = len({end.exit_code for end in ends}) == 1, job.world()
+    others = {end.kind for rank, end in job.endings.items() if rank not in ranks} - {"stopped"}
+    records = [job.survey.ranks.get(rank) for rank in range(world)]
+    if alike and world > 1 and (len(ends) == world or (not (others or any(records)) and is_majority(len(ends), world))):
+        return True
+    whole = all(record is not None and (SNAPSHOTS in record.recorders or record.stuck_dump) for record in records)
+    # One that ended in a call which no rank completed leaves the others in it.
+    within = {rank for at, waiting in job.waits.waiting.items() if not job.waits.complete[at] for rank in waiting}
+    apart = {*ranks} & (job.waits.waited_for() | {*job.behind()} | job.waits.incomparable() | within)
+    return whole and job.any_calls() and not (others or apart)
+
+
 def ended_in_order(cases: Iterable[FirstEndings]) -> FirstEndings | None:
     """Return the ranks that exited with code 0 while others waited; None if there are none."""
     return next((case for case in cases if all(end.in_order for end in case.endings)), None)
 
 
 def _matters(job: JobState, endings: list[Ending]) -> bool:
-    """Return whether it ends the job: a normal exit does so only if others wait for these ranks or lost them."""
+    """Return whether it ends the job: a normal exit does so only if others wait for these ranks or lost them, and one
+    with another code unless all ranks had made the same calls.
+    """
     ended = {end.rank for end in endings}
     if not all(end.in_order for end in endings) or not ended:
-        return bool(ended)
+        return bool(ended) and not left_together(job, ended)
     lost = {rank for rank, end in job.endings.items() if end.victim or end.kind == "aborted"}
     others = set(range(job.world())) - ended
     waits = any(seen.blocked_s >= STALL_S for rank, seen in observations(job.evidence).items() if rank in others)
@@ -151,7 +174,9 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     elif all(end.detail == "model_differs" for end in endings) and len(ranks) >= max(1, world - 1) and 0 not in ranks:
         model = "all_but_0" if world > 2 else "either"
         culprits, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
-    return FirstEndings(kind, tuple(endings), ranks, culprits, victims, last, gave_up, model)
+    stopped = {rank for rank, end in job.endings.items() if end.kind == "stopped"}
+    awaited = not victims or bool(job.waits.reaching(ranks) or lost - stopped) or job.stands_still()
+    return FirstEndings(kind, tuple(endings), ranks, culprits, victims, last, gave_up, model, awaited)
 
 
 def missing_ranks(job: JobState) -> Missing | None:

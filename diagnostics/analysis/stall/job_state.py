@@ -205,8 +205,6 @@ def build(evidence: Evidence) -> JobState:
     # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
     own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
     after = {ways[rank] for rank in late if rank in own}
-    if alike and all(end.only_exit_code and end.kind == "exited" for end in early.values()):
-        after |= {*ways.values()}
     job.after_stall = late | {rank: end for rank, end in early.items() if rank in own and ways[rank] in after}
     job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
     return job

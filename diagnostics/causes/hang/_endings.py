@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.endings import FirstEndings
+from diagnostics.analysis.stall.endings import FirstEndings, left_together
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
@@ -68,7 +68,8 @@ class Ended(Struct, frozen=True):
         victims = tuple(rank for rank in finding.victims if rank not in names)
         if more is None and victims:
             place = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
-            more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
+            row = "waited" if case.awaited or not self.first.only_exit_code else "stopped"
+            more = TEXTS.phrase(row, victims=victims, names=names, place=place)
         rows = ["in_order" if self.first.in_order else "default"]
         rows += [*(["others"] if others else []), *(["more"] if more else []), *([] if names else ["which"])]
         rows += [self.doubt[0]] if self.doubt[0] else []
@@ -146,6 +147,9 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     job = stall.job
     if late := {rank: end.summary for rank, end in job.after_stall.items() if end.kind == kind}:
         return _parts.left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
+    codes = {rank: end.summary for rank, end in job.endings.items() if end.kind == "exited"}
+    if codes and left_together(job, codes):
+        return _parts.left_open(TEXTS.phrase("together", who=codes, what=next(iter(codes.values()))), ERROR_FILES)
     if stall.unexplained:
         return _parts.left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.waits.of_rank else []

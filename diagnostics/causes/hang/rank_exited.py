@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
-from diagnostics.contract.findings import OPEN, PROBABLE, SEEN, Finding, Text
+from diagnostics.contract.findings import OPEN, POSSIBLE, PROBABLE, SEEN, Finding, Text
 
 _TEXTS = Texts(__file__)
 
@@ -28,7 +28,8 @@ def decide(stall: Stall) -> Finding:
     case = _endings.first_to_end(stall, "exited")
     if case is None:
         return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)
-    confidence = OPEN if case.tie else SEEN if case.culprits else PROBABLE
+    # Where the others were only stopped, they may have been about to end so too.
+    confidence = OPEN if case.tie else PROBABLE if not case.culprits else SEEN if case.awaited else POSSIBLE
     return _endings.confirmed(stall, case, _text, confidence)
 
 

@@ -324,3 +324,44 @@ def test_nobody_is_told_to_repair_dtk(tmp_path: Path, own: str, last: str, says:
     (finding,) = confirmed(tmp_path, out=WORKER.format(own=prefixed, last=last))
     assert finding.cause == "hang.rank_raised"
     assert finding.remedies[0].change.startswith(says)
+
+
+def torchrun_list(*codes: int) -> str:
+    """The list of torchrun: the exit code of each rank, negative for a signal; `None` for a rank that it does not list."""
+    rows = [
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {4000 + rank})"
+        for rank, code in enumerate(codes)
+    ]
+    return "train.py FAILED\nFailures:\n" + "".join(f"[{number}]:\n{row}\n" for number, row in enumerate(rows))
+
+
+STOPPED, STEPS = -15, [Op(), Op(), Op("barrier")]
+
+
+@pytest.mark.parametrize("codes", [(3, STOPPED, 3), (STOPPED, 3, STOPPED), (3, 3, 3), (3, STOPPED, STOPPED, STOPPED)])
+def test_ranks_that_exit_after_the_same_calls_as_those_that_the_launcher_stopped_left_nobody_waiting(
+    tmp_path: Path, codes: tuple[int, ...]
+) -> None:
+    dumps(tmp_path, Job(dict.fromkeys(range(len(codes)), STEPS), backend="gloo"))
+    assert confirmed(tmp_path, out=torchrun_list(*codes)) == []
+
+
+@pytest.mark.parametrize("codes", [(3, STOPPED, STOPPED), (3, 1, 1)])
+def test_a_rank_that_exits_before_a_call_in_which_its_peers_wait_is_at_fault(
+    tmp_path: Path, codes: tuple[int, ...]
+) -> None:
+    dumps(tmp_path, Job({0: STEPS, 1: [*STEPS, Op()], 2: [*STEPS, Op()]}, backend="gloo"))
+    (finding,) = confirmed(tmp_path, out=torchrun_list(*codes))
+    assert (finding.cause, finding.ranks, finding.victims) == ("hang.rank_exited", (0,), (1, 2))
+    assert finding.confidence > 0.9 and "waited for it" in text_of(finding).summary
+
+
+@pytest.mark.parametrize(
+    ("codes", "blamed"), [((3, STOPPED, 3), ()), ((3, 3, 3), ()), ((STOPPED, 3, STOPPED), (1,)), ((3, 4, STOPPED), (0, 1))]
+)
+def test_a_log_alone_blames_only_the_few_that_exited_and_says_that_the_others_were_stopped(
+    tmp_path: Path, codes: tuple[int, ...], blamed: tuple[int, ...]
+) -> None:
+    findings = confirmed(tmp_path, out="step 1 loss 2.0\n" + torchrun_list(*codes))
+    assert [finding.ranks for finding in findings] == [blamed] * bool(blamed)
+    assert all(finding.confidence < 0.9 and "stopped" in text_of(finding).summary for finding in findings)
