@@ -3,7 +3,10 @@ names is read if it exists here and is older than the call; otherwise the answer
 """
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Literal
 
 from diagnostics.contract.files import patterns_beside
@@ -14,11 +17,11 @@ Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
 """In the same loop; in it, but followed by `break` or `return`; before or after it; there is no loop; no source."""
 Condition = Literal["one rank", "all but one", "unless", "some", "none"]
 """It selects one rank; it excludes one rank; a branch before the line skips it; a branch around it; there is none."""
-_MOST_TELLING: tuple[Condition, ...] = ("one rank", "all but one", "unless", "some")
+_MOST_TELLING: tuple[Condition, ...] = ("one rank", "all but one", "unless", "some", "none")
 _PER_ROUND: frozenset[Condition] = frozenset({"unless", "some"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_ONE_RANK = patterns_beside(__file__)["one_rank"]
+_TEXT = patterns_beside(__file__)
 _TAKES_HANDLER = {"signal", "add_signal_handler"}
 _CLOCK_S = 1.0  # Tolerance for the clock of a shared file system.
 
@@ -92,13 +95,18 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condi
         test, block = next((branch for branch in _blocks(node) if _holds(branch[1], frame.line)), ("", []))
         if test and not _spans(node, peer_line):
             tests.append((test, "some"))
-        answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
+        answers |= {_of_one_rank(_ranks(tree).sub("rank", test)) or otherwise for test, otherwise in tests if tree}
         answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
     if tree is not None and not answers:  # Only ranks that get the signal run the handler of `signal.signal`.
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
         given = {ast.unparse(call.args[1]).rpartition(".")[2] for call in calls if _name(call) in _TAKES_HANDLER}
         answers |= {"some"} if getattr(_innermost(tree, _FUNCTIONS, [frame.line]), "name", "") in given else set()
-    return next((answer for answer in _MOST_TELLING if answer in answers), "none")
+    return most_telling(answers)
+
+
+def most_telling(conditions: Iterable[Condition]) -> Condition:
+    """Return the condition that says most about who meets it."""
+    return min(conditions, key=_MOST_TELLING.index, default="none")
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:
@@ -112,6 +120,19 @@ def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> t
     names = (name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name))
     early = any(isinstance(node, ast.Break | ast.Return) for loop in loops for node in ast.walk(loop))
     return list(dict.fromkeys(names)), early
+
+
+@lru_cache(maxsize=8)
+def _ranks(tree: ast.Module) -> re.Pattern[str]:
+    """Return the names that the program sets to nothing but the rank, such as `r` in `r = dist.get_rank()`."""
+    stored = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        sides = [getattr(side, "elts", [side]) for side in (node.targets[0], node.value)]
+        rows = zip(*sides, strict=False) if len(sides[0]) == len(sides[1]) else ()
+        stored.subtract(ast.unparse(to) for to, value in rows if _TEXT["rank"].fullmatch(ast.unparse(value)))
+    return re.compile("|".join(rf"(?<![\w.]){name}\b" for name, others in stored.items() if others == 0) or "(?!)")
 
 
 def _name(call: ast.Call) -> str:
@@ -159,10 +180,10 @@ def _one_rank(test: ast.expr, *, holds: bool) -> bool:
         ranks = [rank for rank in getattr(right, "elts", ()) if not isinstance(rank, ast.UnaryOp)]  # -1 is no rank.
         if ranks[1:] or isinstance(getattr(right, "op", None), ast.BitOr):
             return False  # `rank in (0, 1)`, `case 0 | 1`
-        return holds is not isinstance(test.ops[0], ast.NotEq | ast.NotIn) and bool(_ONE_RANK.search(text))
+        return holds is not isinstance(test.ops[0], ast.NotEq | ast.NotIn) and bool(_TEXT["one_rank"].search(text))
     # A rank as a number is true on all ranks but rank 0.
-    named = bool(_ONE_RANK.search(text))
-    return named if holds else not named and bool(_ONE_RANK.search(f"not {text}"))
+    named = bool(_TEXT["one_rank"].search(text))
+    return named if holds else not named and bool(_TEXT["one_rank"].search(f"not {text}"))
 
 
 def _blocks(node: Any) -> list[tuple[str, list[Any]]]:

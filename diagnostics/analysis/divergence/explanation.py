@@ -144,8 +144,9 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if explanation := by_calls or _predicted(expected, got, before):
         return explanation
     # The source may show who deviates: later in a loop is earlier than its next round's first line.
-    if (by_text := _by_text_alone(expected, got)) is not None and by_text.self_evident:
+    if (by_text := _by_text_alone(expected, got, before)) is not None and by_text.self_evident:
         return by_text
+    got, expected = loop_exit.with_caller(got, expected), loop_exit.with_caller(expected, got)
     met: Support = "same operation" if expected.wire.op == got.wire.op else "other operation"
     again = at_line(got) in map(at_line, minority_tail[1 : len(majority_tail)])
     return _program_order(expected, got, before, again=again) or what_meets(expected, got, met)
@@ -325,7 +326,7 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     call = at_line(got if got_branch else expected)
     places = [place for place, other in enumerate(past) if other == call]
     if expected_branch != got_branch and len({later - earlier for earlier, later in pairwise(places)}) > 1:
-        by_text = _by_text_alone(expected, got)
+        by_text = _by_text_alone(expected, got, before)
         if by_text is not None and by_text.place == "within":
             return replace(by_text, alternatives=(by_calls.kind,))
     return by_calls
@@ -396,7 +397,8 @@ def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool
         return Explanation("drop", "within", (expected,), past, alternatives=("more_iterations",))
     if again:
         return Explanation("insert", "within", (got,), (support("peers past that line"),))
-    are_branches = not {at_line(expected), at_line(got)} <= lines  # One rank that made both calls is no such evidence.
+    # One rank that made both calls is no such evidence, and the source would show an `if` with its `else`.
+    are_branches = not ({at_line(expected), at_line(got)} <= lines or loop_exit.is_read(got))
     if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
         return what_meets(expected, got, "branches of a function")
     if expected.stack[1:] == got.stack[1:] and at_line(expected) not in lines:
@@ -409,8 +411,11 @@ def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanat
     return Explanation("insert", "within", (got,), (position("source one rank"),)) if alone else None
 
 
-def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
-    """Explain two calls without a known history if the source has branches or a loop around them."""
+def _by_text_alone(expected: Call, got: Call, before: list[Call] | None = None) -> Explanation | None:
+    """Explain two calls if the source has branches or a loop around them; `before` are the minority's earlier calls.
+
+    Without these (None) the history is not known.
+    """
     if loop_exit.source_branches(expected, got):
         return what_meets(expected, got, "source branches")
     if (alone := _for_one_rank(got, expected, again=True)) is not None:
@@ -420,16 +425,28 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
     term, call, (loop_call,) = max(sides, key=lambda side: side[0].weight if side[0] is not None else -inf)
     if term is None:
         return None
-    is_after, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
-    if is_after and before and loop_exit.by_text(loop_call, [call]) is not None:
+    is_after, is_before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
+    if is_after and is_before and loop_exit.by_text(loop_call, [call]) is not None:
         return None  # One loop contains both: the call may be the first of the next round.
-    if is_after and not before:
-        return Explanation("drop" if call is expected else "insert", "after", (expected, got), (term,))
+    if is_after and not is_before:
+        goes_on = Explanation("drop" if call is expected else "insert", "after", (expected, got), (term,))
+        if (way_in := loop_exit.way_in(loop_call, call)) == "none" or _within(loop_call, before):
+            return goes_on
+        # The other side may never have entered the function with that loop.
+        if way_in == "one rank" and loop_call is got:
+            return Explanation("insert", "within", (got,), (position("source one rank"),))
+        return replace(goes_on, alternatives=("added" if loop_call is got else "left_out",)) if before is None else None
     # Of two calls in one loop, the one in a branch is not made in every round.
     expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
     terms = (term, position("any call")) if expected_branch != got_branch else (term,)
     drops = expected_branch and not got_branch
     return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
+
+
+def _within(loop_call: Call, before: list[Call] | None) -> bool:
+    """Whether the last call before `loop_call` is of the same function, so that all had entered its loop."""
+    sites = [call.site for call in (loop_call, *(before or ())[-1:])]
+    return len({site and (site.file, site.function) for site in sites}) < len(sites)
 
 
 def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:

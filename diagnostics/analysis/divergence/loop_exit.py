@@ -120,6 +120,35 @@ def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
     return True
 
 
+def way_in(call: Call, other: Call) -> source_text.Condition:
+    """Return the condition under which ranks enter the function with the loop around `call`, which `other` is not in."""
+    (ways, level, line), when_s = _ways(call, other), call.created_s
+    answers = set[source_text.Condition]()
+    for way in ways:
+        entered = list[source_text.Condition]()
+        for at in way[level:]:
+            # A loop of the frame in which the paths part may be around the other call too.
+            place = source_text.place(at.file, [at.line], at.line if entered else line, when_s)
+            if place == "outside" or (entered and place != "no loop"):
+                break
+            entered.append(source_text.condition(at, when_s, line))
+        answers.add(source_text.most_telling(entered))
+    return answers.pop() if len(answers) == 1 else "none"
+
+
+def with_caller(call: Call, other: Call) -> Call:
+    """Return the call with the line of its caller in the function of `other`, if only the source shows one."""
+    ways, *_ = _ways(call, other)
+    callers = [way for way in ways if len(way) > len(call.stack) and way[0].function]
+    return replace(call, stack=tuple(callers[0][::-1])) if len(ways) == len(callers) == 1 else call
+
+
+def is_read(call: Call) -> bool:
+    """Whether the source of the call is known."""
+    at = call.site
+    return at is not None and source_text.place(at.file, [at.line], at.line, call.created_s) != "unknown"
+
+
 def _ways(call: Call, other: Call) -> tuple[list[list[Frame]], int, int]:
     """Return the paths to the call (several if its caller is unknown), the level where they part, the other's line."""
     path, others = list(call.stack[::-1]), other.stack[::-1]

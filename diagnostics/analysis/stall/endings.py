@@ -117,8 +117,8 @@ def _in_order(endings: list[Ending]) -> list[Ending]:
 
 
 def left_together(job: JobState, ranks: Collection[int]) -> bool:
-    """Return whether ranks of which only an exit code is known left nobody waiting: all or most ended so, or all ranks of
-    the job had made the same calls. The launcher then stopped those that were slower to end.
+    """Return whether ranks of which only an exit code is known left nobody waiting: all or most ended so, or all ranks
+    of the job had made the same calls. The launcher then stopped those that were slower to end.
     """
     ends = [job.endings[rank] for rank in ranks]
     if not all(end.only_exit_code for end in ends):

@@ -195,3 +195,23 @@ def test_a_function_that_handles_a_signal_runs_only_where_the_signal_comes(tmp_p
     os.utime(path, (1, 1))
     assert source_text.condition(Frame(str(path), 2, "save"), 1e12) == "some"
     assert source_text.condition(Frame(str(path), 5, "other"), 1e12) == "none"
+
+
+@pytest.mark.parametrize(
+    ("sets", "condition"),
+    [
+        ("me = dist.get_rank()", "one rank"),
+        ('n, me = 4, int(os.environ["RANK"])', "one rank"),
+        ("me = int(os.getenv('LOCAL_RANK', '0'))", "one rank"),
+        ("me = dist.get_rank() % 2", "some"),
+        ("me = dist.get_rank()\nfor me in range(4): pass", "some"),
+        ("me = dist.get_world_size()", "some"),
+    ],
+)
+def test_a_variable_that_is_only_ever_set_to_the_rank_selects_one(tmp_path: Path, sets: str, condition: str) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"{sets}\nif done and me == 0:\n    save()\n")
+    os.utime(file, (1, 1))
+    line = sets.count("\n") + 3
+    found = source_text.condition(Frame(str(file), line, "<module>"), 2.0)
+    assert found == condition

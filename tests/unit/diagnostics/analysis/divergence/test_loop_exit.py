@@ -266,6 +266,71 @@ def test_the_text_alone_tells_such_a_call_where_no_history_was_recorded(
     assert explanation.terms[0].name == term
 
 
+EVALUATED = """\
+import torch.distributed as dist
+
+def main(flag):
+    r, w = dist.get_rank(), dist.get_world_size()
+    for step in range(4):
+        dist.all_reduce()
+    {way_in}evaluate()
+    dist.barrier()
+
+def evaluate():
+    {loop}dist.all_gather()
+
+main(0)
+"""
+LOOP, TRAINED, LEFT = (
+    "for batch in batches: ",
+    [Op(line=6, function="main")] * 4,
+    Op("barrier", line=8, function="main"),
+)
+GATHER = Op("all_gather", 2, line=11, function="evaluate")
+
+
+@pytest.mark.parametrize("loop", [LOOP, ""])
+@pytest.mark.parametrize("trained", [TRAINED, []])
+@pytest.mark.parametrize(
+    ("way_in", "world"), [("if r == 0: ", 2), ("if r == 0: ", 3), ("if flag: ", 3), ("if flag and not r: ", 3)]
+)
+def test_a_loop_that_only_one_side_ever_entered_through_a_branch_is_a_conditional_call(
+    tmp_path: Path, way_in: str, world: int, trained: list[Op], loop: str
+) -> None:
+    played = job(world, [*trained, LEFT], {0: [*trained, GATHER]}, backend="gloo")
+    text = EVALUATED.format(way_in=way_in, loop=loop)
+    assert confirmed(with_text(tmp_path, text, played, 60)) == [("conditional_collective", (0,))]
+
+
+@pytest.mark.parametrize(("way_in", "entered"), [("", 0), ("if flag: ", 1), ("if flag: ", 3)])
+def test_another_round_of_a_loop_that_all_had_entered_is_another_number_of_iterations(
+    tmp_path: Path, way_in: str, entered: int
+) -> None:
+    common = [*TRAINED, *[GATHER] * entered]
+    played = job(3, [*common, LEFT], {0: [*common, GATHER]}, backend="gloo")
+    text = EVALUATED.format(way_in=way_in, loop=LOOP)
+    assert confirmed(with_text(tmp_path, text, played, 60)) == [("uneven_iterations", (0,))]
+
+
+@pytest.mark.parametrize(
+    ("way_in", "kinds"),
+    [("if r == 0: ", ("added",)), ("if flag: ", ("more_iterations", "added")), ("", ("more_iterations",))],
+)
+def test_from_stacks_alone_only_a_condition_on_one_rank_shows_who_entered_the_loop(
+    tmp_path: Path, way_in: str, kinds: tuple[str, ...]
+) -> None:
+    program = str(tmp_path / "train.py")
+    Path(program).write_text(EVALUATED.format(way_in=way_in, loop=LOOP))
+    os.utime(program, (1, 1))
+
+    def call(op: str, *lines: tuple[int, str]) -> Call:
+        stack = tuple(Frame(program, line, function) for line, function in (*lines, (13, "<module>")))
+        return Call(GroupKey("gloo", "0", ""), 0, Described(Wire(op, (), ()), op), False, 2e9, stack=stack)
+
+    explanation = _by_text_alone(call("barrier", (8, "main")), call("all_gather", (11, "evaluate"), (7, "main")))
+    assert explanation is not None and (explanation.kind, *explanation.alternatives) == kinds
+
+
 def ended(*ranks: int) -> list[RankError]:
     return [RankError(rank, "launcher.log", 25, "", "", exit_code=0) for rank in ranks]
 

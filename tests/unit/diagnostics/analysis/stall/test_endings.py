@@ -357,7 +357,8 @@ def test_a_rank_that_exits_before_a_call_in_which_its_peers_wait_is_at_fault(
 
 
 @pytest.mark.parametrize(
-    ("codes", "blamed"), [((3, STOPPED, 3), ()), ((3, 3, 3), ()), ((STOPPED, 3, STOPPED), (1,)), ((3, 4, STOPPED), (0, 1))]
+    ("codes", "blamed"),
+    [((3, STOPPED, 3), ()), ((3, 3, 3), ()), ((STOPPED, 3, STOPPED), (1,)), ((3, 4, STOPPED), (0, 1))],
 )
 def test_a_log_alone_blames_only_the_few_that_exited_and_says_that_the_others_were_stopped(
     tmp_path: Path, codes: tuple[int, ...], blamed: tuple[int, ...]
