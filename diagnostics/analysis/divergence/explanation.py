@@ -322,7 +322,7 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     term = support("later in the round" if drop else "round not finished by the peers", len(ways[drop]))
     by_calls = Explanation("drop" if drop else "insert", "round" if rounds[drop] else "within", ways[drop], (term,))
     # What each rank decides by its own clock or values comes after varying numbers of rounds, which then tell nothing.
-    expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
+    expected_branch, got_branch = (bool(loop_exit.conditions(*pair)) for pair in ((expected, got), (got, expected)))
     call = at_line(got if got_branch else expected)
     places = [place for place, other in enumerate(past) if other == call]
     if expected_branch != got_branch and len({later - earlier for earlier, later in pairwise(places)}) > 1:
@@ -398,7 +398,7 @@ def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool
     if again:
         return Explanation("insert", "within", (got,), (support("peers past that line"),))
     # One rank that made both calls is no such evidence, and the source would show an `if` with its `else`.
-    are_branches = not ({at_line(expected), at_line(got)} <= lines or loop_exit.is_read(got))
+    are_branches = not ({at_line(expected), at_line(got)} <= lines or loop_exit.straight(got, expected))
     if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
         return what_meets(expected, got, "branches of a function")
     if expected.stack[1:] == got.stack[1:] and at_line(expected) not in lines:
@@ -430,23 +430,18 @@ def _by_text_alone(expected: Call, got: Call, before: list[Call] | None = None) 
         return None  # One loop contains both: the call may be the first of the next round.
     if is_after and not is_before:
         goes_on = Explanation("drop" if call is expected else "insert", "after", (expected, got), (term,))
-        if (way_in := loop_exit.way_in(loop_call, call)) == "none" or _within(loop_call, before):
+        functions = [replace(own.site, line=0) for own in (loop_call, *(before or ())[-1:]) if own.site]
+        if (way_in := loop_exit.way_in(loop_call, call)) == "none" or functions[1:] == functions[:1]:
             return goes_on
-        # The other side may never have entered the function with that loop.
+        # The other side may never have entered the function with that loop: no call before is of it.
         if way_in == "one rank" and loop_call is got:
             return Explanation("insert", "within", (got,), (position("source one rank"),))
         return replace(goes_on, alternatives=("added" if loop_call is got else "left_out",)) if before is None else None
     # Of two calls in one loop, the one in a branch is not made in every round.
-    expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
+    expected_branch, got_branch = (bool(loop_exit.conditions(*pair)) for pair in ((expected, got), (got, expected)))
     terms = (term, position("any call")) if expected_branch != got_branch else (term,)
     drops = expected_branch and not got_branch
     return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
-
-
-def _within(loop_call: Call, before: list[Call] | None) -> bool:
-    """Whether the last call before `loop_call` is of the same function, so that all had entered its loop."""
-    sites = [call.site for call in (loop_call, *(before or ())[-1:])]
-    return len({site and (site.file, site.function) for site in sites}) < len(sites)
 
 
 def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:

@@ -69,7 +69,7 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
     deeper = _loop_further_in(bodies, level, when_s)
     if place in {"inside", "leaves"} and deeper is not False:
         # It may be an inner loop. That one has been left if the call after it is made in each round of the outer loop.
-        return "outside" if place == "inside" and deeper and not in_branch(call, body[0]) else "unknown"
+        return "outside" if place == "inside" and deeper and not conditions(call, body[0]) else "unknown"
     if place == "no loop":
         return "outside" if deeper else "unknown"
     return place
@@ -91,17 +91,10 @@ def straight(first: Call, second: Call) -> bool:
     return source_text.place(frames[0].file, lines, lines[0], second.created_s) == "no loop"
 
 
-def in_branch(call: Call, other: Call) -> bool:
-    """Whether the source has a condition on the path to the call below the frame in which the paths of the two part."""
+def conditions(call: Call, other: Call) -> set[source_text.Condition]:
+    """Return the conditions on the path to the call in the source, below the frame in which the paths of both part."""
     ways, level, line = _ways(call, other)
-    return any(source_text.condition(at, call.created_s, line) != "none" for way in ways for at in way[level:])
-
-
-def may_be_skipped(call: Call, other: Call) -> bool:
-    """Whether such a condition makes a rank skip the call, so that this rank rather than the others may be at fault."""
-    ways, level, line = _ways(call, other)
-    conditions = {source_text.condition(at, call.created_s, line) for way in ways for at in way[level:]}
-    return bool(conditions & {"unless", "all but one"})
+    return {source_text.condition(at, call.created_s, line) for way in ways for at in way[level:]} - {"none"}
 
 
 def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
@@ -121,9 +114,8 @@ def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
 
 
 def way_in(call: Call, other: Call) -> source_text.Condition:
-    """Return the condition under which ranks enter the function with the loop around `call`, which `other` is not in."""
-    (ways, level, line), when_s = _ways(call, other), call.created_s
-    answers = set[source_text.Condition]()
+    """Return the condition under which ranks enter the function with the loop around `call`; `other` is outside."""
+    (ways, level, line), when_s, answers = _ways(call, other), call.created_s, set[source_text.Condition]()
     for way in ways:
         entered = list[source_text.Condition]()
         for at in way[level:]:
@@ -141,12 +133,6 @@ def with_caller(call: Call, other: Call) -> Call:
     ways, *_ = _ways(call, other)
     callers = [way for way in ways if len(way) > len(call.stack) and way[0].function]
     return replace(call, stack=tuple(callers[0][::-1])) if len(ways) == len(callers) == 1 else call
-
-
-def is_read(call: Call) -> bool:
-    """Whether the source of the call is known."""
-    at = call.site
-    return at is not None and source_text.place(at.file, [at.line], at.line, call.created_s) != "unknown"
 
 
 def _ways(call: Call, other: Call) -> tuple[list[list[Frame]], int, int]:

@@ -10,7 +10,7 @@ from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, su
 from diagnostics.analysis.divergence.explanation import Deviation, Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.identity import in_backward, same_statement
-from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
+from diagnostics.analysis.divergence.loop_exit import conditions, source_branches
 from diagnostics.analysis.histories.printed import of_messages
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.vote import Vote, count_votes, settled
@@ -110,7 +110,7 @@ def is_for_one_rank(divergence: Divergence) -> bool:
     """
     calls = divergence.majority, divergence.minority
     selects_one_rank = divergence.explanation.terms[0].name == "source one rank" and len(divergence.vote.sides) == 2
-    return selects_one_rank and not (in_branch(*calls) or source_branches(*calls))
+    return selects_one_rank and not (conditions(*calls) or source_branches(*calls))
 
 
 def same_round(stack: Iterable[Frame], when_s: float | None, ranks: Sequence[Counters]) -> bool:

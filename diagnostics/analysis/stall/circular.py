@@ -7,7 +7,7 @@ from msgspec import Struct
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import on_path
-from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
+from diagnostics.analysis.divergence.loop_exit import conditions, for_one_rank, source_branches
 from diagnostics.analysis.divergence.single_calls import passed
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes, settled
@@ -232,6 +232,6 @@ def _for_one_rank(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tu
     pending, expected = waits.calls[ranks[0], way[0]], waits.calls[peers[0], way[1]]
     if set(ranks) & set(peers) or not for_one_rank(expected, pending):
         return None
-    if in_branch(pending, expected) or source_branches(pending, expected):
+    if conditions(pending, expected) or source_branches(pending, expected):
         return None
     return passed(settled((expected.key, expected.seq), ranks, peers), ranks, expected, pending)

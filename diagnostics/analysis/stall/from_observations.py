@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import shared_path
-from diagnostics.analysis.divergence.loop_exit import in_branch, is_read
+from diagnostics.analysis.divergence.loop_exit import conditions
 from diagnostics.analysis.divergence.single_calls import by_lines, differing_roots, is_for_one_rank, same_round
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, circular_waits
@@ -193,5 +193,7 @@ def between_groups(
 def _either_first(first: Call, second: Call) -> bool:
     """Whether the text lets ranks make two calls in either order: in branches of their own, or by one line."""
     if first.stack != second.stack:
-        return in_branch(first, second) and in_branch(second, first)
-    return is_read(first) and source_text.condition(first.stack[0], first.created_s) == "none"
+        return bool(conditions(first, second) and conditions(second, first))
+    at = first.stack[0]
+    is_read = source_text.place(at.file, [at.line], at.line, first.created_s) != "unknown"
+    return is_read and source_text.condition(at, first.created_s) == "none"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import shared_path, split_at
-from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
+from diagnostics.analysis.divergence.loop_exit import conditions, source_branches
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes
@@ -178,10 +178,11 @@ def _explained_by_source(divergence: Divergence) -> bool:
     """
     names, calls = {term.name for term in divergence.explanation.terms}, (divergence.majority, divergence.minority)
     # Of two equal sides, the one that skipped a call may be at fault as well as the one that made it.
-    skipped = divergence.vote.tie and (may_be_skipped(*calls) or may_be_skipped(*calls[::-1]))
+    met = conditions(*calls) | conditions(*calls[::-1])
+    skipped = divergence.vote.tie and not met.isdisjoint({"unless", "all but one"})
     is_explained = bool({"source branches", "source one rank"} & names) or (names >= OCCASIONAL and not skipped)
     if names & CERTAIN_AFTER:
-        is_explained = not (in_branch(*calls) or in_branch(*calls[::-1]))
+        is_explained = not met
     return is_explained and divergence.confidence >= SURE
 
 

@@ -86,9 +86,7 @@ class Disagreement(Struct, frozen=True):
         if not divergence.tie and divergence.peers:
             return divergence.peers
         # Of more than two sides, only this one made the majority's call.
-        return vote.side_of(divergence.majority_rank) or tuple(
-            rank for rank in vote.present if rank not in self.minority
-        )
+        return vote.side_of(divergence.majority_rank)
 
     def filled(self, texts: Texts, row: str, **more: object) -> str:
         """Fill the two sides into a phrase.
