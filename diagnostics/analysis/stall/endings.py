@@ -120,19 +120,18 @@ def left_together(job: JobState, ranks: Collection[int]) -> bool:
     """Return whether ranks of which only an exit code is known left nobody waiting: all or most ended so, or all ranks
     of the job had made the same calls. The launcher then stopped those that were slower to end.
     """
-    ends = [job.endings[rank] for rank in ranks]
-    if not all(end.only_exit_code for end in ends):
+    ends, world = [job.endings[rank] for rank in ranks], job.world()
+    others = {end.kind for rank, end in job.endings.items() if rank not in ranks}
+    if others - {"stopped"} or not all(end.only_exit_code for end in ends):
         return False
-    alike, world = len({end.exit_code for end in ends}) == 1, job.world()
-    others = {end.kind for rank, end in job.endings.items() if rank not in ranks} - {"stopped"}
-    records = [job.survey.ranks.get(rank) for rank in range(world)]
-    if alike and world > 1 and (len(ends) == world or (not (others or any(records)) and is_majority(len(ends), world))):
-        return True
-    whole = all(record is not None and (SNAPSHOTS in record.recorders or record.stuck_dump) for record in records)
+    records = [job.survey.ranks[rank] for rank in range(world) if rank in job.survey.ranks]
+    if world > 1 and len({end.exit_code for end in ends}) == 1 and (len(ends) == world or not records):
+        return is_majority(len(ends), world)
     # One that ended in a call which no rank completed leaves the others in it.
     within = {rank for at, waiting in job.waits.waiting.items() if not job.waits.complete[at] for rank in waiting}
     apart = {*ranks} & (job.waits.waited_for() | {*job.behind()} | job.waits.incomparable() | within)
-    return whole and job.any_calls() and not (others or apart)
+    whole = len(records) == world and all(SNAPSHOTS in own.recorders or own.stuck_dump for own in records)
+    return whole and job.any_calls() and not apart
 
 
 def ended_in_order(cases: Iterable[FirstEndings]) -> FirstEndings | None:

@@ -162,17 +162,9 @@ class Disagreement(Struct, frozen=True):
 def _in_the_loop_or_after(facts: Disagreement) -> str:
     divergence = facts.divergence
     sides = [(facts.minority, divergence.minority), (facts.others, divergence.majority)]
-    if divergence.explanation.deviation == "drop":
-        sides.reverse()
-    (after, call_after), (within, call_within) = sides
-    return facts.filled(
-        TEXTS,
-        "in_or_after",
-        after=after,
-        within=within,
-        call_after=call_after.cited(position=False),
-        call_within=call_within.cited(position=False),
-    )
+    (after, call), (within, other) = sides[::-1] if divergence.explanation.deviation == "drop" else sides
+    calls = {"call_after": call.cited(position=False), "call_within": other.cited(position=False)}
+    return facts.filled(TEXTS, "in_or_after", after=after, within=within, **calls)
 
 
 def fix_call(call: Call, *, added: bool = False) -> Remedy:
@@ -249,10 +241,8 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
     record = job.survey.ranks.get(divergence.minority_rank)
     pending = next(iter(record.pending()), None) if record is not None else None
     exited = divergence.ended == "majority" and all(rank in job.endings for rank in vote.sides[0])
-    details = {
-        divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
-        divergence.majority_rank: _parts.says("call_is", call=divergence.majority),
-    }
+    sides = (divergence.minority_rank, divergence.minority), (divergence.majority_rank, divergence.majority)
+    details = {rank: _parts.says("call_is", call=call) for rank, call in sides}
     details |= {rank: _parts.says("completed", seq=divergence.position) for rank in completed[:1]}
     printed = divergence.kind in {"other_arguments", "other_operation"} or bool(payload_text)
     facts = Disagreement(

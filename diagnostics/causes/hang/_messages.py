@@ -80,9 +80,5 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
         ranks=culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),
         group=_parts.group(job.survey, case.calls[0][1].key),
-        where=tuple(
-            place
-            for rank, call, does in (waits + instead if culprits[0] == case.calls[0][0] else instead + waits)
-            for place in _parts.where(rank, call, does)
-        ),
+        where=_parts.places(waits + instead if culprits[0] == case.calls[0][0] else instead + waits),
     )

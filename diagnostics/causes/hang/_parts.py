@@ -46,6 +46,11 @@ def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | Non
     return (Where(rank, site.file, site.line, site.function, does),)
 
 
+def places(rows: Iterable[tuple[int | None, Call | Frame | None, str | Phrase | None]]) -> tuple[Where, ...]:
+    """Return several lines as `where` does."""
+    return tuple(place for row in rows for place in where(*row))
+
+
 def basis(key: GroupKey) -> Basis:
     """Return what a finding about calls rests on: no recorder has counted the calls that only stacks show."""
     return "places" if key == STACKS else "records"

@@ -104,10 +104,7 @@ def _outside(case: HostOutside) -> Finding:
     unsure = case.working or not place.site
     # A single stack, in a job that hangs by other evidence.
     seen = level.SEEN if case.blocked_s >= STALL_S else level.PLAUSIBLE
-    places = [
-        _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
-        for rank, at in list(case.activities.items())[:CITED]
-    ]
+    seen_at = [(r, at.frame, _parts.says("is_there", what=at.words)) for r, at in case.activities.items()][:CITED]
     stacks = [
         EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=_parts.doing(at)))
         for rank, at in case.activities.items()
@@ -119,10 +116,7 @@ def _outside(case: HostOutside) -> Finding:
         confidence=level.OPEN if unsure else seen,
         ranks=ranks,
         victims=tuple(rank for rank in (*case.inside, *case.ranks) if rank not in ranks),
-        where=(
-            *(each for places in places for each in places),
-            *_parts.where(waiting, place.site, _parts.says("waits_in", what=place.op)),
-        ),
+        where=_parts.places([*seen_at, (waiting, place.site, _parts.says("waits_in", what=place.op))]),
         evidence=(*stacks, waits)[:CITED],
         basis="places",
     )

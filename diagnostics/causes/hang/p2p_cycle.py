@@ -99,7 +99,7 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
         ],
         ranks=tuple(case.ranks),
         victims=case.waiting,
-        where=tuple(place for rank, seen in ranks[:CITED] for place in _parts.where(rank, seen.site, waits[rank])),
+        where=_parts.places((rank, seen.site, waits[rank]) for rank, seen in ranks[:CITED]),
     )
 
 

@@ -70,7 +70,7 @@ def _met(stall: Stall, case: Meeting) -> Finding:
     evidence = [
         EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=at)) for rank, at in places
     ]
-    where = tuple(place for rank, at in places for place in _parts.where(rank, case.sites[rank], at))
+    where = _parts.places((rank, case.sites[rank], at) for rank, at in places)
     return _parts.confirmed(stall.job, facts, confidence, victims=ranks, where=where, evidence=evidence, basis="places")
 
 
@@ -89,10 +89,9 @@ def _nobody(case: Startup) -> Finding:
         facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=_parts.doing(first), fix=_parts.fix(first)),
         confidence=level.CERTAIN if still_s >= _SLOW_S else level.LIKELY,
         victims=ranks,
-        where=tuple(
-            place
-            for rank, at in [(rank, activities[rank]) for rank in ranks[:CITED]]
-            for place in _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
+        where=_parts.places(
+            (rank, activities[rank].frame, _parts.says("is_there", what=activities[rank].words))
+            for rank in ranks[:CITED]
         ),
         cost=Cost(round(still_s, 1), "s blocked"),
         evidence=_seen(case.starts.values()),
@@ -117,13 +116,9 @@ def _finding(case: Startup) -> Finding:
         confidence=level.CERTAIN,
         ranks=case.stuck,
         victims=case.waiting,
-        where=tuple(
-            place
-            for rank, does in (
-                *((rank, _TEXTS.phrase("stands")) for rank in case.stuck[:CITED]),
-                (case.waiting[0], _TEXTS.phrase("waits")),
-            )
-            for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)
+        where=_parts.places(
+            (rank, own_line(case.starts[rank].fields["frames"]), _TEXTS.phrase(row))
+            for rank, row in [*dict.fromkeys(case.stuck[:CITED], "stands").items(), (case.waiting[0], "waits")]
         ),
         cost=Cost(round(case.waited_s, 1), "s blocked"),
         evidence=_seen(case.starts[rank] for rank in (*case.waiting[:1], *case.stuck)),

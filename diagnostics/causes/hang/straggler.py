@@ -12,7 +12,7 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.artifacts import PAUSED
-from diagnostics.contract.findings import LIKELY, SEEN, SUSPECTED, Cost, EvidenceItem, Finding, Where
+from diagnostics.contract.findings import LIKELY, SEEN, SUSPECTED, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame
@@ -72,16 +72,14 @@ def decide(stall: Stall) -> Finding:
         return _parts.unconfirmed(
             stall, _MISSING, otherwise=lambda of, waits: maybe if waits and of.unexplained else None
         )
-    seen: tuple[Where, ...] = ()
-    if case.seen_at is not None:
-        frame, times, samples = case.seen_at
-        does = _TEXTS.phrase("samples", times=times, samples=samples)
-        seen = _parts.where(case.rank, frame, does)
+    frame, times, samples = case.seen_at or (None, 0, 0)
+    seen = _parts.where(case.rank, frame, _TEXTS.phrase("samples", times=times, samples=samples))
     others = tuple(rank for rank in job.survey.members(case.key) if rank != case.rank)
     reached = case.call.cited() if case.call else f"position {case.position:,}"
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
     rows = "suspended" if case.suspended else ("default", "by_chance") if by_chance else "default"
+    kind, shows = ("watch", "pauses") if case.suspended else ("inspector", "times")
     return _parts.confirmed(
         job,
         _TEXTS.facts(rows, case=case, reached=reached, when=when, others=ranks_spoken(others)),
@@ -93,12 +91,7 @@ def decide(stall: Stall) -> Finding:
         position=case.position or None,
         where=(*seen, *_parts.where(case.rank, case.call, _parts.says("arrives_late"))),
         cost=Cost(round(case.lost_s, 2), "s blocked"),
-        evidence=tuple(
-            EvidenceItem(
-                "watch" if case.suspended else "inspector", file, _TEXTS.phrase("pauses" if case.suspended else "times")
-            )
-            for file in case.files
-        ),
+        evidence=[EvidenceItem(kind, file, _TEXTS.phrase(shows)) for file in case.files],
     )
 
 
