@@ -304,7 +304,5 @@ def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
         return (*first, *_parts.where(divergence.majority_rank, majority, last))
     there = _parts.where(divergence.majority_rank, majority, _parts.says("waits_in", what=majority.text))
     does = TEXTS.phrase("ends_after" if divergence.ended == "minority" else "already_in", call=minority.text)
-    return (
-        *_parts.where(divergence.minority_rank, minority, does),
-        *(there or _parts.where(divergence.majority_rank, facts.calls[0])),
-    )
+    there = there or _parts.where(divergence.majority_rank, facts.calls[0])
+    return (*_parts.where(divergence.minority_rank, minority, does), *there)

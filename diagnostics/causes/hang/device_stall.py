@@ -9,7 +9,6 @@ from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import CERTAIN, Finding
-from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import Call
 
 _TEXTS = Texts(__file__)
@@ -40,13 +39,9 @@ def decide(stall: Stall) -> Finding:
     if case is None:
         return _parts.unconfirmed(stall, _TEXTS.phrase("counters"))
     counts = _TEXTS.phrase("not_begun" if case.begun else "counts", case=case)
-    details: dict[int, str | Phrase] = dict.fromkeys(case.ranks, _TEXTS.phrase("enqueued"))
-    if not case.peers:
-        details = {case.ranks[0]: counts}
-    peer = (
-        _parts.says("waits_in", what=case.call.text) if case.begun else _parts.says("completed", seq=case.operation.seq)
-    )
-    details |= dict.fromkeys(case.peers[:1], peer)
+    own = dict.fromkeys(case.ranks, _TEXTS.phrase("enqueued")) if case.peers else {case.ranks[0]: counts}
+    row = "waits_in" if case.begun else "completed"
+    details = own | dict.fromkeys(case.peers[:1], _parts.says(row, what=case.call.text, seq=case.operation.seq))
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
     rows = ["begun" if case.begun else "default", *["others_wait"] * bool(case.waiting)]
     facts, victims = _TEXTS.facts(rows, case=case, counts=counts), case.waiting

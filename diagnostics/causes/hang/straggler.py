@@ -213,18 +213,15 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
     others = [ring for ring in ordered if ring.rank != rank]
     some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to determine where most ranks are.
     for _, dump in loaded((*(ring for ring in ordered if ring.rank == rank), *some), lambda file: file.read()):
-        if attempt is not None and dump.attempt != attempt:
-            continue
-        if dump.rank == rank:
-            own = dump.samples
-        else:
-            for sample in dump.samples:
+        if attempt is None or dump.attempt == attempt:
+            own = dump.samples if dump.rank == rank else own
+            for sample in dump.samples if dump.rank != rank else ():
                 place = (sample.file, sample.line)
                 peers[place] = max(peers.get(place, 0), sample.times)
     for sample in own:
         if sample.times >= ENOUGH and peers.get((sample.file, sample.line), 0) <= PEERS_SHARE * sample.times:
-            place_frame = Frame(sample.file, sample.line, sample.function)
-            return place_frame, sample.times, sum(other.times for other in own)
+            frame = Frame(sample.file, sample.line, sample.function)
+            return frame, sample.times, sum(other.times for other in own)
     return None
 
 
