@@ -444,7 +444,7 @@ def _by_text_alone(expected: Call, got: Call, before: list[Call] | None = None) 
     return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
 
 
-def what_meets(expected: Call, got: Call, term: Support) -> Explanation:
-    """Explain two calls that meet by what they are."""
-    deviation: Deviation = "substitute" if expected.wire.op != got.wire.op else "change"
+def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:
+    """Explain two calls that meet by what they are; `is_other` says whether they are known to be two statements."""
+    deviation: Deviation = "substitute" if is_other or expected.wire.op != got.wire.op else "change"
     return Explanation(deviation, "within", (expected, got), (support(term),))
