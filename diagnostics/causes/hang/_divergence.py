@@ -122,20 +122,18 @@ class Disagreement(Struct, frozen=True):
         summary = _in_the_loop_or_after(self) if unclear else self.reading.summary(self)
         third = tuple(set(divergence.culprits) - set(self.minority))
         if divergence.passed:
-            row = (
-                "made_last" if divergence.minority.done else "passed",
-                "fewer" if divergence.explanation.deviation == "drop" else "another",
-                "apart",
-            )
+            last = "made_last" if divergence.minority.done else "passed"
+            rows = last, "fewer" if divergence.explanation.deviation == "drop" else "another", "apart"
             call, group, others = divergence.minority.text, divergence.key.label, self.others
-            return TEXTS(finding, row, divergence=divergence, call=call, group=group, others=others, dumps=DUMPS)
-        more = []
-        if divergence.tie and not divergence.culprits:
-            more.append("no_two")
-        elif divergence.tie and not unclear:
-            more.append("tie")
-        elif third:
-            more.append("third")
+            return TEXTS(finding, rows, divergence=divergence, call=call, group=group, others=others, dumps=DUMPS)
+        row = (
+            "no_two"
+            if divergence.tie and not divergence.culprits
+            else "tie"
+            if divergence.tie and not unclear
+            else "third"
+        )
+        more = [row] if row != "third" or third else []
         more += ["no_dump"] if self.without_dump else []
         wires = (divergence.majority.wire[:2], divergence.minority.wire[:2])
         more += ["barrier"] if divergence.lines and BARRIER in wires else []

@@ -56,9 +56,7 @@ def stalled_devices(job: JobState) -> DeviceStall | None:
         return None
     if (not_begun := _not_begun(job)) is not None:
         return not_begun
-    roots = late_roots(job)
-    ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
-    ranks |= set(_lagging(job))
+    ranks = {rank for rank in late_roots(job) if _completed_elsewhere(job, rank)} | set(_lagging(job))
     if not job.waits.waited_for():
         # No rank is absent, but most members completed what a few still wait in: their devices are stuck.
         for operation, few in job.waits.waiting.items():

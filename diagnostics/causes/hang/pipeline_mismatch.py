@@ -1,7 +1,5 @@
 """Stages of a pipeline disagree about the number of micro-batches of a step, or the size of messages."""
 
-import re
-
 from diagnostics.analysis.pairwise import pairs, pipeline_misfit
 from diagnostics.analysis.run_records import joint_group
 from diagnostics.analysis.stall.circular import PointToPoint
@@ -9,12 +7,12 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._messages import figures, finding, places, seen
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import ASSUMED, SEEN, EvidenceItem, Finding, confirmed
 from diagnostics.evidence.calls import own_line
 
 _TEXTS = Texts(__file__)
-_LOSS = {name: re.compile(pattern) for name, pattern in table_beside(__file__)["loss"].items()}
+_LOSS = patterns_beside(__file__, "loss")
 """The table documents what each pattern matches."""
 
 

@@ -65,8 +65,7 @@ def _printed(job: JobState, lines: list[LogFact]) -> Finding:
     facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if job.survey.ranks else _parts.RECORD)
     # Those that met the wrong size, not those that passed it.
     victims = tuple(sorted({fact.rank for fact in lines if fact.rank is not None}))
-    evidence = _parts.lines(lines)
-    return _parts.confirmed(job, facts, SIZES_PRINTED, evidence=evidence, victims=victims, basis="messages")
+    return _parts.confirmed(job, facts, SIZES_PRINTED, evidence=_parts.lines(lines), victims=victims, basis="messages")
 
 
 def _no_object(stall: Stall, ends: list[Ending]) -> Finding:
