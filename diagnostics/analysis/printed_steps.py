@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -82,6 +82,8 @@ class Skipped(Struct, frozen=True):
     count: int
     scale: float
     """The last loss scale; NaN = not printed."""
+    began: float = math.nan
+    """The loss scale at which training had worked before it fell, if only that shows the skipped steps."""
 
 
 class NonFinite(Struct, frozen=True):
@@ -112,6 +114,8 @@ class Jump(Struct, frozen=True):
     """Whether the loss had fallen before."""
     at_once: bool = True
     """False: it climbed gradually to far above its initial value."""
+    back: float = math.nan
+    """The level to which it returned, if it did."""
 
     @property
     def where(self) -> str:
@@ -163,6 +167,23 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     return Skipped(log.file, series.lines[-run], count, scale) if lasting else None
 
 
+def fallen_scale(log: Printed) -> Skipped | None:
+    """Return the steps that were skipped while a printed loss scale fell to the end of its range, and stayed there.
+
+    A scale that is searched from the first step on may end there too; then no later loss may be lower.
+    """
+    series = log.series
+    rows = [n for n, scale in enumerate(series.scale) if 0 < scale < math.inf]  # NaN = not printed.
+    begin = next((n for n in range(len(rows) - 1, 0, -1) if series.scale[rows[n - 1]] < series.scale[rows[n]]), 0)
+    scales = [series.scale[n] for n in rows[begin:]] or [math.inf]
+    halved, fall = math.log2(scales[0] / scales[-1]), rows[begin + scales.count(scales[0]) :]
+    if not fall or scales[-1] > SCALE_ENDS or scales[0] < _WORKED or halved < LEAST_AFTER:
+        return None
+    losses = [series.loss[n] for n in fall]
+    worked = len(rows) - len(fall) >= LEAST_AFTER or min(losses[_FIRST:], default=-math.inf) >= min(losses[:_FIRST])
+    return Skipped(log.file, series.lines[fall[0]], int(halved), scales[-1], scales[0]) if worked else None
+
+
 def non_finite_to_the_end(log: Printed) -> NonFinite | None:
     """Return the steps with a non-finite loss or gradient norm up to the end of the log; lasting ones are preferred."""
     series, jumps = log.series, []
@@ -201,6 +222,35 @@ def risen_norm(log: Printed) -> Jump | None:
     rows = last_run(log.series, log.series.norm)
     case = change(log.file, log.series, rows, [log.series.norm[n] for n in rows], LEAST_AFTER)
     return case if case is not None and case.after > _NORM_RATIO * case.before else None
+
+
+def passing(log: Printed, norm: bool = False) -> Jump | None:
+    """Return the highest of at most a few spikes of the loss, or the gradient norm, from which training recovered."""
+    series = log.series
+    points, least = (series.norm, _NORM_RATIO) if norm else (series.loss, RATIO)
+    rows = last_run(series, points)
+    values, lows = [points[n] for n in rows], dict[int, float]()
+    for n in range(LEAST_AFTER, len(values)):
+        window = values[max(0, n - WINDOW) : n]
+        if values[n] > least * min(window) > 0 and values[n] > least * (low := statistics.median(window)):
+            noise = _MAD * statistics.median(abs(value - low) for value in window)
+            lows |= {n: low} if values[n] > low + SIGMAS * max(noise, _LEAST_NOISE * low) else {}
+    begins = [n for n in lows if n - 1 not in lows]
+    if not 0 < len(begins) <= _TURNS:
+        return None
+    at = max(begins, key=lambda n: values[n] / lows[n])
+    end = next(n for n in range(at, len(values) + 1) if n not in lows)
+    if len(after := values[end : end + WINDOW]) < FEW or statistics.median(after) > (1 + _MARGIN) * lows[at]:
+        return None
+    where = log.file, series.lines[rows[at]], series.step[rows[at]]
+    return Jump(*where, lows[at], max(values[at:end]), None, end - at, back=statistics.median(after))
+
+
+def remarks(log: Printed) -> Iterator[tuple[str, Jump]]:
+    """Yield (row of the report's texts, case) of what the steps show that is no fault, or none yet."""
+    cases = [("rise_few", jump(log, FEW)), ("rise_norm", risen_norm(log)), ("passed", passing(log))]
+    cases.append(("passed_norm", passing(log, norm=True)))
+    return ((row, case) for row, case in cases if case is not None)
 
 
 def change(file: str, series: Series, rows: Sequence[int], values: Sequence[float], least: int) -> Jump | None:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
 from diagnostics.contract.formatting import file_name, ranks_text
@@ -12,7 +13,7 @@ from diagnostics.evidence.job.registry import absent_without, records
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers.log import ENDED
 from diagnostics.report.model import Coverage
-from diagnostics.report.without_cause import account_text, recorded_failure
+from diagnostics.report.without_cause import account_text, recorded_failure, remarks_on
 from diagnostics.report.wording import texts_beside
 from diagnostics.tree.outcome import TROUBLE, account_of, in_trouble, is_unheard
 
@@ -48,7 +49,7 @@ def notes(
         places |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
     texts += [*_attempts(evidence), *_survived(evidence)]
     texts += _without_rank(evidence, places, "\n".join(str(item.detail) for item in cited))
-    texts += _of_the_run(evidence)
+    texts += [*_of_the_run(evidence), *filter(None, [outcome == "healthy" and remarks_on(printed_steps(evidence))])]
     quoted = {error.rank for error in _quoted_errors(evidence)}
     if not (roots or is_quoted) and (failure := recorded_failure(evidence.run, quoted)):
         texts.append(f"The launcher recorded: {failure}")

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from time import time
 from typing import Any, NamedTuple
 
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.printed_steps import FEW, SCALE_ENDS, PrintedSteps, jump, printed_steps, risen_norm
+from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps, remarks
 from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
 from diagnostics.analysis.step_times import Slowed
 from diagnostics.analysis.symptoms.absent import not_set_up
@@ -224,6 +223,12 @@ def processes_text(evidence: Evidence) -> str:
     return "; ".join(parts) if observed else ""
 
 
+def remarks_on(printed: PrintedSteps) -> str:
+    """Return what is to be said of printed steps without a fault: spikes, and what is too recent to judge."""
+    texts = ("; ".join(_said(row, case=case) for row, case in remarks(log)) for log in printed.logs)
+    return next(filter(None, texts), "")  # Every rank may print the same steps.
+
+
 def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
     """Return what printed steps show if they show no problem, and whether the training ended; empty without steps."""
     logs = [log.series for log in printed.logs if log.series.lines]
@@ -238,8 +243,6 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] == SCALE_ENDS else row
-    sound = printed.logs if row == "nothing_wrong" else ()
-    rises = chain((("few", jump(log, FEW)) for log in sound), (("norm", risen_norm(log)) for log in sound))
-    rose = (_said(f"rise_{which}", case=case) for which, case in rises if case is not None)
-    ended, verdict = training_ended(evidence), next(rose, _said(row))
+    verdict = (remarks_on(printed) if row == "nothing_wrong" else "") or _said(row)
+    ended = training_ended(evidence)
     return _said("printed_to_the_end" if ended else "printed", parts=parts, verdict=verdict)

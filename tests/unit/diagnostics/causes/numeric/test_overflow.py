@@ -128,3 +128,39 @@ ROW = "[2021-11-25 02:07:16,494] [INFO] [logging.py:69:log_dist] [Rank 0] step={
 )
 def test_a_counter_of_skipped_steps(tmp_path: Path, rows: list[tuple[int, int]], roots: list[str]) -> None:
     assert causes(tmp_path, "".join(ROW.format(*row) for row in rows)) == roots
+
+
+def scaled(form: str, scales: list[float], losses: list[object]) -> str:
+    rows = zip(scales, losses, strict=False)
+    return "".join(form.format(n=n, scale=scale, loss=loss) + "\n" for n, (scale, loss) in enumerate(rows, 1))
+
+
+FALL = [2.0**n for n in range(15, -1, -1)]
+FORMS = {
+    "script": "step {n} loss {loss} loss_scale {scale:.0f}",
+    "hf": "{{'loss': {loss}, 'grad_norm': 1.0, 'loss_scale': {scale:.0f}, 'learning_rate': 1e-05, 'epoch': {n}}}",
+    "megatron": (
+        " iteration {n}/ 500 | consumed samples: 9 | lm loss: {loss} | loss scale: {scale} | grad norm: 1.0 | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 |"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("scales", "losses", "is_overflow"),
+    [
+        ([65536.0] * 20 + FALL + [1.0] * 24, falling(60), True),
+        (FALL + [1.0] * 14, [2.0] * 30, True),
+        ([65536.0] * 20 + [2.0**n for n in range(15, -1, -1) for _ in (0, 1)] + [1.0] * 8, falling(60), True),
+        (FALL + [1.0] * 14, falling(30), False),  # Sums of losses are trained with any scale.
+        ([2.0**n for n in range(32, 13, -1)] + [2.0**14] * 40, falling(60), False),  # The search for the first scale.
+        ([65536.0] * 20 + FALL[:4] + [4096.0] * 30, falling(60), False),
+        ([65536.0] * 20 + FALL + [1.0] * 9 + [2.0] * 9, falling(60), False),  # It rises again.
+        ([1.0] * 60, falling(60), False),  # bfloat16
+    ],
+)
+def test_a_printed_scale_that_falls_to_its_minimum(
+    tmp_path: Path, form: str, scales: list[float], losses: list[object], is_overflow: bool
+) -> None:
+    assert causes(tmp_path, scaled(FORMS[form], scales, losses)) == ["numeric.overflow"] * is_overflow

@@ -152,3 +152,36 @@ def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
         "No steps were recorded.",
         "the trainer's log, or its records of steps",
     )
+
+
+CALM = [round(1.0 + 0.05 * (n % 5), 3) for n in range(100)]
+
+
+@pytest.mark.parametrize("trainer", ["hf", "titan", "megatron", "fairseq", "mmcv"])
+@pytest.mark.parametrize(
+    ("losses", "norms", "said"),
+    [
+        ({40: 9.3}, {40: 250.0}, ["up to 9.3 for 1 step", "up to 250 for 1 step"]),
+        ({40: 12.5, 41: 12.6, 42: 11.0, 43: 12.0}, {}, ["up to 12.6 for 4 steps, then 1.7"]),
+        ({}, {50: 11000.0}, ["gradient norm at", "1.1, then up to 11,000 for 1 step"]),
+        ({40: 2.1}, {40: 4.0}, []),  # Within what batches do.
+        (dict.fromkeys(range(20, 90, 9), 9.0), {}, []),  # Another series in the same log, or heavy tails.
+    ],
+)
+def test_a_spike_from_which_training_recovers_is_said(
+    tmp_path: Path, trainer: str, losses: dict[int, float], norms: dict[int, float], said: list[str]
+) -> None:
+    rows = (
+        [losses.get(n, loss) for n, loss in enumerate(falling(100))],
+        [norms.get(n, each) for n, each in enumerate(CALM)],
+    )
+    assert causes(tmp_path, log(trainer, *rows)) == []
+    statement = diagnose(tmp_path).statement
+    assert all(text in statement for text in said) and ("no known problem" in statement) is not bool(said)
+    assert statement.count("spike") == len(said) - said.count("gradient norm at")
+
+
+def test_the_highest_losses_of_noise_are_no_spikes(tmp_path: Path) -> None:
+    noise = [round(1.5 + 0.8 * ((n * 7919) % 13) / 13, 4) for n in range(80)]
+    causes(tmp_path, log("hf", [*noise], CALM[:80]))
+    assert "no known problem" in diagnose(tmp_path).statement
