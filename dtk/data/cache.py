@@ -54,10 +54,7 @@ def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
 
     The key consists of letters and digits, and must depend on everything that determines the content. `build` writes
     the values and returns their metadata; its exceptions propagate, except for OSError, which counts as a failure of
-    the cache.
-
-    Raises:
-        DtkError: neither the cache nor the temporary folder can be written.
+    the cache. DtkError if neither the cache nor the temporary folder can be written.
     """
     folders = list(_folders())
     for folder in folders:

@@ -44,10 +44,7 @@ def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: To
     """Return the tokens of a text, from the cache if it has the key, which must change whenever the text does.
 
     `pieces` starts reading the text: if the key is not cached, and again if the first cache folder fails. `source`
-    describes the text in the manifest.
-
-    Raises:
-        DtkError: there is no text, or it cannot be read, tokenised or cached.
+    describes the text in the manifest. DtkError if there is no text, or it cannot be read, tokenised or cached.
     """
     dtype = token_dtype(tokenizer.vocab_size)
 

@@ -16,10 +16,7 @@ def rank_variables(
 
     `here` is the environment of the process that starts the ranks, or of the rank itself; None if they start elsewhere,
     where each adds what depends on its machine. With 0 `threads` each rank sets them itself. On `one_machine` loopback
-    suffices.
-
-    Raises:
-        DtkError: the preset requires a key that is not set.
+    suffices. DtkError if the preset requires a key that is not set.
     """
     chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if config.train.deterministic:

@@ -50,14 +50,10 @@ def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str)
 def weights_sum(
     model: nn.Module, part: int = 0, parts: int = 1, stored: Callable[[nn.Parameter], Tensor] = Tensor.detach
 ) -> int:
-    """Return this rank's part of the sum, in [0, 2^64).
+    """Return this rank's part of the sum, in [0, 2^64); ValueError if shards are not along rows or columns.
 
     `part` is the index of the piece of this rank's tensors to sum, among `parts` equal ones: replicas divide the work.
-    Shards may be along rows and columns only; `stored` returns this rank's part of a parameter, and every rank calls
-    it.
-
-    Raises:
-        ValueError: a parameter is sharded in another way.
+    `stored` returns this rank's part of a parameter, and every rank calls it.
     """
     total = 0
     with torch.no_grad():

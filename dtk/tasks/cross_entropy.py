@@ -17,14 +17,9 @@ _errors = Errors(__file__)
 
 
 def logits_of(output: Any) -> Tensor:
-    """Return the logits from the output of a model's forward.
+    """Return the logits from the output of a model's forward; DtkError if it has no tensor of logits.
 
-    Args:
-        output: the logits themselves, an object with `logits` (the outputs of transformers' models), a mapping with
-            that key, or a tuple whose first element they are.
-
-    Raises:
-        DtkError: the output has no tensor of logits.
+    It is the logits, an object (as of transformers) or mapping with `logits`, or a tuple whose first element they are.
     """
     logits = output
     if isinstance(output, Mapping):
@@ -62,14 +57,9 @@ class LanguageModeling(Task):
     """How the logits' last dimension is sharded; None if the rank has all of it."""
 
     def loss_sum(self, output: Any, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy in float32, a scalar.
+        """Return the summed cross-entropy in float32, a scalar, of int64 targets, of which IGNORE does not count.
 
-        Args:
-            output: logits with one dimension more than the targets, or an output from which `logits_of` extracts them.
-            targets: int64; IGNORE does not count.
-
-        Raises:
-            DtkError: the output has no logits, or their shape does not match the targets.
+        DtkError if `logits_of` the output finds none, or they do not have the targets' dimensions and one more.
         """
         logits, vocabulary = logits_of(output), self.vocabulary
         if logits.shape[:-1] != targets.shape:

@@ -21,10 +21,7 @@ from dtk.train.setup import Parts
 
 
 def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -> dict[str, float]:
-    """Return the loss and metrics over the held-out samples.
-
-    Raises:
-        DtkError: a custom metric returns more than one number.
+    """Return the loss and metrics over the held-out samples; DtkError if a custom metric returns more than one number.
 
     Returns:
         validation_loss: mean over valid targets; validation_<name>: each metric of the task; validation_samples:

@@ -31,10 +31,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
 
     Stages run in the order of the schedule; without a pipeline there is one stage. What a stage communicates in every
     micro-batch lengthens its forward and backward; what it reduces and updates after its last one follows the whole
-    schedule, on the slowest rank.
-
-    Raises:
-        DtkError: the model cannot be built, or the hardware lacks figures of the precision.
+    schedule, on the slowest rank. DtkError: the model cannot be built, or the hardware lacks figures of the precision.
     """
     job = _Job(config, world_size, hardware)
     schedule, parts = job.schedule, job.parts
