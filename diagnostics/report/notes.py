@@ -49,7 +49,8 @@ def notes(
         places |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
     texts += [*_attempts(evidence), *_survived(evidence)]
     texts += _without_rank(evidence, places, "\n".join(str(item.detail) for item in cited))
-    texts += [*_of_the_run(evidence), *filter(None, [outcome == "healthy" and remarks_on(printed_steps(evidence))])]
+    remarks = [remarks_on(printed_steps(evidence))] if outcome == "healthy" else []
+    texts += [*_of_the_run(evidence), *filter(None, remarks)]
     quoted = {error.rank for error in _quoted_errors(evidence)}
     if not (roots or is_quoted) and (failure := recorded_failure(evidence.run, quoted)):
         texts.append(f"The launcher recorded: {failure}")
