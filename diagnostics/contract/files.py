@@ -34,10 +34,8 @@ def inside(root: Path) -> Iterator[None]:
 def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
     """Open a file for reading. Never blocks on a pipe or a device: the descriptor is checked before the first read.
 
-    `follow` allows links, as for a user's file; records of a run are never links, nor leave `inside`.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
+    `follow` allows links, as for a user's file; records of a run are never links, nor leave `inside`. OSError if it
+    cannot be opened, or is not a regular file.
     """
     flag_names = ("O_CLOEXEC", "O_NONBLOCK", *(() if follow else ("O_NOFOLLOW",)))
     handle = os.open(path, sum((getattr(os, name, 0) for name in flag_names), os.O_RDONLY))

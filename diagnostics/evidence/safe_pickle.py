@@ -99,10 +99,8 @@ def loads(data: bytes, limits: Limits) -> Any:
 def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
     """Refuse a value that contains itself, or more than `most` values, where shared ones count each time.
 
-    A pickle of a kilobyte can share lists so often that a copy does not fit into memory. Does not recurse.
-
-    Raises:
-        ValueError: the value is refused.
+    A pickle of a kilobyte can share lists so often that a copy does not fit into memory. Does not recurse. ValueError
+    if the value is refused.
     """
     sizes: dict[int, int] = {}  # Object id -> number of values; 0 while they are being counted.
     open_ = [value] if type(value) in (list, dict, tuple) else []

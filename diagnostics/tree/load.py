@@ -107,10 +107,8 @@ class _File(Struct, forbid_unknown_fields=True):
 def load(path: Path, decided: Collection[str] | None = None) -> Tree:
     """Load one tree.
 
-    `decided` are the causes that detectors decide; None accepts any id.
-
-    Raises:
-        DiagnosticsError: it is unreadable or invalid; the message names the file and the location.
+    `decided` are the causes that detectors decide; None accepts any id. DiagnosticsError if it is unreadable or
+    invalid; the message names the file and the location.
     """
     try:
         return _tree(str(path), load_yaml(read_record(path, FILE_BYTES), Limits()), decided)

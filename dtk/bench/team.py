@@ -114,10 +114,8 @@ def choose(
 ) -> tuple[Placement, tuple[Side, ...]]:
     """Compose and check the measurements; return the placement of the ranks and the presets to measure.
 
-    `local_size` are the ranks on this machine, where torchrun or Slurm started them.
-
-    Raises:
-        DtkError: an override that means nothing here, no such preset, or one for another backend.
+    `local_size` are the ranks on this machine, where torchrun or Slurm started them. DtkError if an override that means
+    nothing here, no such preset, or one for another backend.
     """
     for text in overrides:
         key = text.partition("=")[0]

@@ -32,10 +32,8 @@ def compare(
 ) -> Comparison:
     """Compare runs with the first.
 
-    `loss_tolerance` is the relative tolerance of losses; None derives it from the dtype.
-
-    Raises:
-        DiagnosticsError: a run is alone, one cannot be read, or their tasks differ.
+    `loss_tolerance` is the relative tolerance of losses; None derives it from the dtype. DiagnosticsError if a run is
+    alone, one cannot be read, or their tasks differ.
     """
     limits = Limits()
     different = list({folder.resolve(): folder for folder in folders}.values())

@@ -46,10 +46,7 @@ class Estimate(Struct, frozen=True):
 def estimate(values: Sequence[float]) -> Estimate:
     """Return the median and its interval.
 
-    For an interval of fewer than six values, all must be above 0.
-
-    Raises:
-        ValueError: there are no values.
+    For an interval of fewer than six values, all must be above 0. ValueError if there are no values.
     """
     if not values:
         raise ValueError("no value to estimate from")

@@ -39,10 +39,7 @@ MAIN = "config"
 def search_path(config_dir: Path | None) -> list[Path]:
     """Return absolute folders in search order: the user's first.
 
-    `config_dir` may also be a main file in it.
-
-    Raises:
-        DtkError: the user's folder or main file does not exist.
+    `config_dir` may also be a main file in it. DtkError if the user's folder or main file does not exist.
     """
     own = conf_folder()
     if config_dir is None:

@@ -107,11 +107,9 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     """Return the configuration of a run for a new run.
 
     The new run is written next to that run if the user's configuration agrees, else to the default runs folder: an
-    untrusted folder must not decide where files are written.
-
-    Raises:
-        DtkError: no such run, a damaged folder, an override that does not fit, a folder of somebody else without
-            `trust`, or a setting of the folder that would execute something.
+    untrusted folder must not decide where files are written. DtkError if no such run, a damaged folder, an override
+    that does not fit, a folder of somebody else without `trust`, or a setting of the folder that would execute
+    something.
     """
     option = f"--rerun {run}"
     check_owner(run, option, trust=trust)
@@ -200,10 +198,8 @@ def read_stored(paths: RunPaths, option: str) -> Composed:
 def change(stored: Composed, new: list[str], config_dir: Path | None) -> Composed:
     """Return the stored configuration with overrides in Hydra's grammar applied.
 
-    A choice (`strategy=ddp`) replaces the sections of its file; any other key (`train.steps=20`) only itself.
-
-    Raises:
-        DtkError: an option, key or value is unknown, or an experiment is given, which is many choices at once.
+    A choice (`strategy=ddp`) replaces the sections of its file; any other key (`train.steps=20`) only itself. DtkError
+    if an option, key or value is unknown, or an experiment is given, which is many choices at once.
     """
     plain, origins = stored.plain, copy.deepcopy(stored.origins)
     options = groups(search_path(config_dir))

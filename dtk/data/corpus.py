@@ -91,10 +91,8 @@ def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Cor
 def text_corpus(path: str) -> Corpus:
     """Return one text file, or all text files in a folder, in the order of their names.
 
-    Hidden files and dtk's run folders are skipped, and so are files without a text suffix that are not UTF-8.
-
-    Raises:
-        DtkError: the path does not exist, or the folder has no such file.
+    Hidden files and dtk's run folders are skipped, and so are files without a text suffix that are not UTF-8. DtkError
+    if the path does not exist, or the folder has no such file.
     """
     root = Path(path).expanduser()
     if root.is_dir():

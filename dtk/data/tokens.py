@@ -75,10 +75,8 @@ def token_file(config: TokensData) -> Tokens:
     """Memory-map a flat binary file of ids in native byte order, or an array that `numpy.save` wrote.
 
     All ids of a file up to 64 MiB are checked; of a larger one 64 chunks of 1 MiB spread over it, and the recorded hash
-    then covers these chunks and the size.
-
-    Raises:
-        DtkError: the file is missing, has another dtype, or has an id outside the vocabulary.
+    then covers these chunks and the size. DtkError if the file is missing, has another dtype, or has an id outside the
+    vocabulary.
     """
     path = Path(config.path).expanduser()
     _errors.refuse({"no_file": not path.is_file()}, path=config.path)

@@ -31,10 +31,8 @@ SLACK_S = 30.0
 def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:
     """Return the checks to run on each node, and the names of those to run between nodes.
 
-    Both hold names of checks or topics, each may be a comma-separated list; no `only` means all.
-
-    Raises:
-        DtkError: a name is unknown, or no check is left.
+    Both hold names of checks or topics, each may be a comma-separated list; no `only` means all. DtkError if a name is
+    unknown, or no check is left.
     """
     named, excluded = _names(only, "--only"), _names(skip, "--skip")
     checks = tuple(c for c in CHECKS if (not named or {c.name, c.topic} & named) and not {c.name, c.topic} & excluded)

@@ -37,10 +37,7 @@ def compose_point(
     """Compose one point from its overrides, and check what does not depend on the number of ranks.
 
     `earlier` is a run folder whose configuration is used instead of conf/; `trust` accepts one that others own or can
-    write to.
-
-    Raises:
-        DtkError: an override or a file is invalid.
+    write to. DtkError if an override or a file is invalid.
     """
     if earlier is not None:
         return rerun(earlier, overrides, config_dir, trust=trust)

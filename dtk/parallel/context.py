@@ -71,10 +71,8 @@ class Context:
 def meet(timeout_s: float) -> PrefixStore:
     """Connect to the store of this attempt at MASTER_ADDR:MASTER_PORT, as RANK of WORLD_SIZE.
 
-    Its `underlying_store` outlives the elastic agent's restarts.
-
-    Raises:
-        torch.distributed.DistError: not all ranks connected within `timeout_s` seconds, or the port is taken.
+    Its `underlying_store` outlives the elastic agent's restarts. torch.distributed.DistError if not all ranks connected
+    within `timeout_s` seconds, or the port is taken.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
@@ -92,10 +90,8 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
     """Join the process group of all ranks.
 
     A rank uses device local_rank modulo the number of devices; `backend` is that of the groups that carry gradients and
-    parameters. Without a mesh all ranks are replicas, as where nothing is trained.
-
-    Raises:
-        RuntimeError: not all ranks joined.
+    parameters. Without a mesh all ranks are replicas, as where nothing is trained. RuntimeError if not all ranks
+    joined.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     place = torch.device("cpu")

@@ -28,10 +28,7 @@ def is_loopback(host: str) -> bool:
 def serve_store(port: int = 0, timeout_s: float = 300.0) -> "TCPStore":
     """Open a store that listens on loopback only.
 
-    Port 0 = a free one (`store.port`); `timeout_s` is that of `get` and `wait`.
-
-    Raises:
-        OSError: the port is taken.
+    Port 0 = a free one (`store.port`); `timeout_s` is that of `get` and `wait`. OSError if the port is taken.
     """
     from torch._C._distributed_c10d import TCPStore  # Commands that only need the variables skip this import.
 

@@ -24,10 +24,8 @@ class Piece:
 def local_piece(parameter: Tensor) -> tuple[Tensor, Piece]:
     """Return this rank's part of a parameter, detached but sharing its memory, and its position in the whole.
 
-    Shards are those of `torch.chunk`: equal except for the last ones, which may be short or empty.
-
-    Raises:
-        ValueError: the DTensor has placements other than Shard and Replicate.
+    Shards are those of `torch.chunk`: equal except for the last ones, which may be short or empty. ValueError if the
+    DTensor has placements other than Shard and Replicate.
     """
     size, offset = list(parameter.shape), [0] * parameter.dim()
     if not isinstance(parameter, DTensor):

@@ -57,10 +57,7 @@ def predict(
     """Predict memory and traffic with one engine, and time if the hardware is known.
 
     `engine` overrides the machine's: `closed_form` is instant, `simulated` runs the real step without memory. Memory
-    and traffic, without `timed`, are enough for fitting.
-
-    Raises:
-        DtkError: the engine does not support this job.
+    and traffic, without `timed`, are enough for fitting. DtkError if the engine does not support this job.
     """
     if (engine or target.engine) == "simulated":  # Only the simulated engine needs torch.
         from dtk.plan.simulated.engine import simulate as predicted

@@ -51,10 +51,7 @@ def planned_job(
 def settled_job(composed: Composed, world_size: int) -> Composed:
     """Check a composed job for another number of ranks and divide its batch.
 
-    `train.micro_batch_size=0` is chosen here.
-
-    Raises:
-        DtkError: the job violates a rule with this many ranks.
+    `train.micro_batch_size=0` is chosen here. DtkError if the job violates a rule with this many ranks.
     """
     launcher = dataclasses.replace(composed.config.launcher, world_size=world_size)
     config = dataclasses.replace(composed.config, launcher=launcher)
@@ -70,10 +67,7 @@ def settled_job(composed: Composed, world_size: int) -> Composed:
 def ranks_of(config: Config, devices: int | None = None) -> int:
     """Return the ranks over all nodes: as requested, else the number that `dtk run` would start on one machine.
 
-    Without `devices`, those of this machine count.
-
-    Raises:
-        DtkError: the requested number is out of range.
+    Without `devices`, those of this machine count. DtkError if the requested number is out of range.
     """
     launcher: LauncherConfig = config.launcher
     if launcher.world_size is None and isinstance(launcher, RemoteLauncher):

@@ -91,9 +91,7 @@ def preflight(request: Request, show: Progress | None = None, composed: Composed
     """Simulate the job's ranks and judge the outcome.
 
     `composed` is a run about to be launched, resolved for `request.world_size` ranks; None composes the requested job.
-
-    Raises:
-        DtkError: the job or script cannot be simulated.
+    DtkError if the job or script cannot be simulated.
     """
     note = ""
     if request.script is None and composed is None:

@@ -55,10 +55,7 @@ def simulate_rank(
     """Simulate one rank in this process, which cannot be used for anything else afterwards.
 
     0 `steps` run until the rank ends; one that exceeds `limit_s` is stalled. `play` runs the rank and creates its
-    process group.
-
-    Raises:
-        DtkError: the job cannot be simulated at all.
+    process group. DtkError if the job cannot be simulated at all.
     """
     recording.outermost = _play.__code__
     simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)

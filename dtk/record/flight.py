@@ -52,10 +52,8 @@ def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
 def dump(path: Path) -> None:
     """Write this rank's ring with Python stacks: NCCL's, or the host's without NCCL; nothing if no call is recorded.
 
-    If both hold collectives, the host's is written next to it as `rank_00000.host.pickle`.
-
-    Raises:
-        OSError: the folder is full or read-only.
+    If both hold collectives, the host's is written next to it as `rank_00000.host.pickle`. OSError if the folder is
+    full or read-only.
     """
     with _without_inductor():
         rings = {name: ring for name, function in _dumps().items() if _load(ring := function()).get("entries")}
@@ -194,10 +192,7 @@ class BlackBox:
     def snapshot(self, stacks: bool = False) -> None:
         """Write the box with new entries now.
 
-        With `stacks`, torch must not be importing its compiler meanwhile.
-
-        Raises:
-            OSError: the folder is full or read-only.
+        With `stacks`, torch must not be importing its compiler meanwhile. OSError if the folder is full or read-only.
         """
         self._renew(status := group_status(), stacks)
         self._write(status)

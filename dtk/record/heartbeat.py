@@ -94,10 +94,7 @@ def mapped(
     """Return the mapped memory of a fully allocated file: a hole would kill the process when the disk is full.
 
     If the file cannot be mapped, `publish` is called with the open file periodically on a thread `dtk-<name>`, and once
-    more after `stop` is set.
-
-    Raises:
-        OSError: the folder is full or read-only.
+    more after `stop` is set. OSError if the folder is full or read-only.
     """
 
     def keep(copy: int) -> None:

@@ -74,10 +74,7 @@ def describe(
 ) -> None:
     """Write manifest.json, config.yaml, overrides.yaml and origins.json, each atomically.
 
-    Secrets are masked in all of them. A resumed run already has them.
-
-    Raises:
-        DtkError: the folder is full or read-only.
+    Secrets are masked in all of them. A resumed run already has them. DtkError if the folder is full or read-only.
     """
     with writing(paths.root):
         write_json(paths.manifest, manifest)

@@ -317,10 +317,8 @@ def simulated_group(
 
     Groups that are created inside are simulated too, and all are removed at exit. Only one is possible per process.
     `local_size` ranks per node determine local_rank and node_rank. `heard` is called with operation, group and buffers
-    of every call with tensors, including DDP's in C++. Without a mesh all ranks are replicas.
-
-    Raises:
-        DtkError: the rank is invalid, a process group exists already, or this torch has no gloo to replace.
+    of every call with tensors, including DDP's in C++. Without a mesh all ranks are replicas. DtkError if the rank is
+    invalid, a process group exists already, or this torch has no gloo to replace.
     """
     rules = {"no_rank": not 0 <= rank < world_size or local_size < 1, "group": dist.is_initialized()}
     _errors.refuse(rules, rank=rank, ranks=world_size, local_size=local_size)

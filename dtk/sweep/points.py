@@ -38,10 +38,8 @@ class Point:
     def thaw(self, sweep: str) -> Resumed:
         """Return the point as a separate run, as it was composed, even if conf/ has changed since.
 
-        W&B groups its runs by the id of the `sweep`, unless another group was chosen.
-
-        Raises:
-            DtkError: the stored values do not fit this version of dtk.
+        W&B groups its runs by the id of the `sweep`, unless another group was chosen. DtkError if the stored values do
+        not fit this version of dtk.
         """
         try:
             origins = loads(self.origins.encode())

@@ -15,11 +15,8 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     """Build the task of this configuration.
 
     With `task.name=auto` the data decides. `vocabulary` is how the logits' last dimension is sharded over ranks, if it
-    is.
-
-    Raises:
-        DtkError: the `_target_` is not allowed, not found, not a Task or does not accept its arguments, or it cannot
-            handle logits that are sharded over ranks; or the model of transformers is one of masked tokens.
+    is. DtkError if the `_target_` is not allowed, not found, not a Task or does not accept its arguments, or it cannot
+    handle logits that are sharded over ranks; or the model of transformers is one of masked tokens.
     """
     task = config.task
     if task._target_ is not None:

@@ -61,10 +61,7 @@ def set_up(
     """Build model, strategy and optimizer for this rank.
 
     `make` builds the model before it is distributed over ranks, and `fill` initializes its values once it is
-    materialized; None does as a run.
-
-    Raises:
-        DtkError: the model or its pretrained weights cannot be used.
+    materialized; None does as a run. DtkError if the model or its pretrained weights cannot be used.
     """
     torch.use_deterministic_algorithms(config.train.deterministic)
     allow_tf32(config.precision)

@@ -69,10 +69,7 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
     """Return the page of all runs in a folder.
 
     The query may have `q` (words that the name or state of a run must hold), `tag`, `sweep`, `sort` (a key of `SORTS`),
-    `reverse` and `page`.
-
-    Raises:
-        DtkError: the folder cannot be read.
+    `reverse` and `page`. DtkError if the folder cannot be read.
     """
     with refused(f"cannot list {folder}"):
         every = list_runs(folder) if folder.exists() else []

@@ -112,10 +112,8 @@ def measured_path() -> Path:
 def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
     """Return the hardware that `hardware=NAME` selects.
 
-    It is a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file.
-
-    Raises:
-        DtkError: the hardware does not exist, or its file has missing, unknown or impossible values.
+    It is a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file. DtkError if the hardware
+    does not exist, or its file has missing, unknown or impossible values.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name).expanduser()

@@ -257,10 +257,8 @@ def wrap(c10d: "Any") -> None:
 def load() -> "Any":
     """Return the module `dtk.record.watched_rank`.
 
-    `diagnostics` is removed from sys.modules again, as the script may have a package of that name.
-
-    Raises:
-        RuntimeError: the script's Python is too old, or it has a module named dtk.
+    `diagnostics` is removed from sys.modules again, as the script may have a package of that name. RuntimeError if the
+    script's Python is too old, or it has a module named dtk.
     """
     if sys.version_info < OLDEST:
         raise RuntimeError("its Python is older than %d.%d" % OLDEST)
