@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,8 @@ def hf_name(name: str, modules: Mapping[str, str] = _MODULES, blocks: str = "h")
     return f"{blocks}.{index}.{modules[inner]}.{leaf}"
 
 
-def llama_name(name: str) -> str:
-    """Return Hugging Face's name of a parameter of Llama."""
-    return hf_name(name, _LLAMA_MODULES, "model.layers")
+llama_name = partial(hf_name, modules=_LLAMA_MODULES, blocks="model.layers")
+"""Returns Hugging Face's name of a parameter of Llama."""
 
 
 def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:

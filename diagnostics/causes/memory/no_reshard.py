@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from diagnostics.analysis.memory.gathers import Traffic, UnitUse
+from diagnostics.analysis.memory.gathers import Traffic
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
@@ -47,14 +47,12 @@ def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
     kept = {rank: units for rank, trace in traces.items() if (units := trace.kept_units())}
     if not kept:
         return None
-    rank, units = max(kept.items(), key=lambda item: _total(item[1]))
+    totals = {rank: sum(unit.full_bytes for unit in units) for rank, units in kept.items()}
+    rank = max(totals, key=totals.__getitem__)
+    units = kept[rank]
     item = EvidenceItem("trace", job.ranks[rank].trace_file, _TEXTS.phrase("seen", units=len(units)))
     largest = max(unit.full_bytes for unit in units)
-    return _kept(job, "trace", len(units), _total(units), largest, kept, item)
-
-
-def _total(units: list[UnitUse]) -> int:
-    return sum(unit.full_bytes for unit in units)
+    return _kept(job, "trace", len(units), totals[rank], largest, kept, item)
 
 
 def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
