@@ -17,10 +17,9 @@ from diagnostics.report.measures import Breakdown, breakdown
 from dtk.compare import parity
 from dtk.compare.figures import batch_text, figures
 from dtk.compare.group import compares, grows_with_ranks, scaling, variants
-from dtk.compare.load import load
+from dtk.compare.load import load, surrounded
 from dtk.compare.model import Check, Comparison, Figure, GridCell, RunRecord, Variant, medians
 from dtk.compare.notes import notes, verdicts
-from dtk.compare.surroundings import surrounded
 
 
 def compare(

@@ -102,8 +102,8 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
         ("weak", _per_rank),
     )
     for kind, batch in kinds:
-        known = (variant for variant in variants if variant.label in speeds)
-        series = grouped(((_settings(variant.any, _FOLLOWS), batch(variant)), variant) for variant in known)
+        measured = (variant for variant in variants if variant.label in speeds)
+        series = grouped(((_settings(variant.any, _FOLLOWS), batch(variant)), variant) for variant in measured)
         for members in series.values():
             if len({member.any.world_size for member in members}) == len(members) > 1:
                 members.sort(key=lambda member: member.any.world_size)

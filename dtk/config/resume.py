@@ -15,8 +15,7 @@ from diagnostics.contract.invocation import command, typed
 from diagnostics.contract.origins import Origins, Setting, add_typed, at_key, flat
 from diagnostics.evidence.job.run_folder import last_attempt
 from diagnostics.evidence.limits import Limits
-from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
-from diagnostics.runs.processes import still_runs
+from diagnostics.runs.find import RUNS, NoSuchRunError, find_run, still_runs
 from diagnostics.runs.records import mapping, read_origins
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed, compose, make_absolute

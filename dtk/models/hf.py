@@ -1,5 +1,6 @@
 """Import of GPT-2 weights from a local Hugging Face folder, and export of any model to one: one parameter at a time,
 and only the shard of a sharded model. Converts between dtk's names and those of GPT2LMHeadModel and LlamaForCausalLM.
+Safetensors files are written one tensor at a time; the library's own writer needs all tensors in memory.
 """
 
 import dataclasses
@@ -7,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import replacing, table_beside
 from diagnostics.contract.formatting import first_of
 from dtk.config.schema import GPTConfig
 from dtk.errors import Errors, refused
@@ -23,7 +25,6 @@ from dtk.models.blocks import by_head, by_part
 from dtk.models.build import ModelConfig
 from dtk.models.gpt import GPT
 from dtk.models.initial import fused_heads
-from dtk.models.safetensors_file import write_safetensors
 from dtk.parallel.placement import local_piece
 
 _KEYS, _TABLE = itemgetter("modules", "sizes", "fixed"), table_beside(__file__)
@@ -33,6 +34,11 @@ _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Hugging Face stores these as Conv1D: [in, out], where nn.Linear has [out, in]."""
 _PREFIX = "transformer."
 _errors = Errors(__file__)
+_CODES = {
+    torch.float32: "F32", torch.float64: "F64", torch.complex64: "C64", torch.int64: "I64", torch.int32: "I32",
+    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+"""Name in the file format of each dtype that can be written."""
 
 
 def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
@@ -183,3 +189,57 @@ def _names_in(file: Any, model: GPT, folder: str | Path) -> dict[str, str]:
         if here != there:
             raise _errors("shapes", folder=folder, name=names[name], there=str(there), here=str(here))
     return names
+
+
+def write_safetensors(
+    path: Path,
+    shapes: Mapping[str, Sequence[int]],
+    tensors: Iterable[tuple[str, Tensor]],
+    dtypes: Mapping[str, torch.dtype] | None = None,
+) -> None:
+    """Write named tensors. The file is renamed to its final name only when it is complete.
+
+    `tensors` has each name of `shapes` once, in any order; only one is in memory at a time. `dtypes` are the stored
+    ones other than float32; see `stored_dtype`.
+
+    Raises:
+        OSError: the folder is full or read-only.
+        ValueError: a tensor is not in `shapes`, has a different shape, is repeated or missing.
+    """
+    dtypes = dtypes or {}
+    header, missing = _header(shapes, dtypes)
+    with replacing(path) as aside, aside.open("wb") as file:
+        file.write(header)
+        for name, tensor in tensors:
+            if name not in missing or tuple(tensor.shape) != tuple(shapes[name]):
+                raise ValueError(f"tensor {name} {tuple(tensor.shape)} was not announced, or came before")
+            file.seek(len(header) + missing.pop(name))
+            data = tensor.detach().to("cpu", dtypes.get(name, torch.float32)).contiguous()
+            file.write(data.view(-1).view(torch.uint8).numpy().data if data.numel() else b"")
+        if missing:
+            raise ValueError(f"tensors that never came: {', '.join(missing)}")
+
+
+def stored_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the stored dtype of a dtype: float32 for smaller floats, otherwise unchanged; ValueError if the format or
+    this writer does not support it.
+    """
+    stored = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+    if stored not in _CODES:
+        raise ValueError(f"a tensor of type {dtype} cannot be written")
+    return stored
+
+
+def _header(shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, torch.dtype]) -> tuple[bytes, dict[str, int]]:
+    """Return the bytes that precede the data, and the offset of every tensor in the data."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offsets: dict[str, int] = {}
+    end = 0
+    for name, shape in shapes.items():
+        offsets[name] = end
+        dtype = dtypes.get(name, torch.float32)
+        end += prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [offsets[name], end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, offsets

@@ -20,8 +20,7 @@ from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.files import kernel_entries, kernel_text
 from diagnostics.contract.secrets import is_secret, masked
-from diagnostics.runs.find import made_by_dtk
-from diagnostics.runs.processes import process_start
+from diagnostics.runs.find import made_by_dtk, process_start
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.extras import installed

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.formatting import clean
-from diagnostics.runs.find import Run, looks_like_run, made_by_dtk
-from diagnostics.runs.processes import still_runs
+from diagnostics.runs.find import Run, looks_like_run, made_by_dtk, still_runs
 from diagnostics.runs.records import mapping
 
 _LAST = ("manifest.json", "status.json")

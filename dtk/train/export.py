@@ -12,8 +12,7 @@ from torch.distributed.tensor import DTensor
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.invocation import typed
 from dtk.config.schema import Config
-from dtk.models.hf import export_weights
-from dtk.models.safetensors_file import stored_dtype
+from dtk.models.hf import export_weights, stored_dtype
 from dtk.parallel.context import Context
 from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import communication, region

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths, write_json
-from diagnostics.runs.find import made_by_dtk
-from diagnostics.runs.processes import process_start
+from diagnostics.runs.find import made_by_dtk, process_start
 from dtk.commands.main import main
 from dtk.runs.remove import remove, size_of
 from tests.cli.test_ls import make

@@ -12,7 +12,7 @@ from diagnostics.contract.files import MOST_BYTES, read_json
 from diagnostics.evidence.limits import Limits, load_yaml, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
-from diagnostics.runs.processes import still_runs, suspended
+from diagnostics.runs.find import still_runs, suspended
 from diagnostics.runs.records import mapping, objects, reason
 
 MAX_EVENTS = 2000

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from diagnostics.contract.artifacts import RunPaths, Status, complete_checkpoints, write_json
-from diagnostics.runs.processes import process_start
+from diagnostics.runs.find import process_start
 from dtk.config import checkpoint_files
 from dtk.config.batch import settle
 from dtk.config.checkpoint_files import describe_files

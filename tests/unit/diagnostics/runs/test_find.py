@@ -16,10 +16,10 @@ from diagnostics.runs.find import (
     list_runs,
     looks_like_run,
     made_by_dtk,
+    process_start,
     read_details,
     read_run,
 )
-from diagnostics.runs.processes import process_start
 
 
 def run(folder: Path, name: str, started: str = "2026-01-05T10:00:00+00:00", **status: Any) -> RunPaths:

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from diagnostics.contract.artifacts import Status, write_json
-from diagnostics.runs import processes
-from diagnostics.runs.find import read_run
-from diagnostics.runs.processes import process_start, still_runs, suspended
+from diagnostics.runs import find
+from diagnostics.runs.find import process_start, read_run, still_runs, suspended
 
 HERE = {"host": socket.gethostname(), "pid": os.getpid(), "pid_start": process_start(os.getpid())}
 
@@ -41,7 +40,7 @@ def test_a_process_that_nobody_has_buried_is_gone():
 
 
 def test_a_name_of_the_command_does_not_mislead(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "PROC", tmp_path)
+    monkeypatch.setattr(find, "PROC", tmp_path)
     for pid, name in ((7, "(x) R 1 2) "), (8, "a b")):
         (tmp_path / str(pid)).mkdir()
         fields = " ".join(["S", *map(str, range(4, 53))])
@@ -50,7 +49,7 @@ def test_a_name_of_the_command_does_not_mislead(tmp_path, monkeypatch):
 
 
 def test_without_proc_nothing_is_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "PROC", tmp_path / "absent")
+    monkeypatch.setattr(find, "PROC", tmp_path / "absent")
     assert still_runs(HERE) is None
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dtk.models.safetensors_file import write_safetensors
+from dtk.models.hf import write_safetensors
 
 TENSORS = {
     "matrix": torch.arange(12.0).view(3, 4),
