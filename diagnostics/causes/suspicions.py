@@ -197,6 +197,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "stood_still": symptoms.silence and symptoms.silence.of_ranks and symptoms.silence,
         "overrun": over,
         "short": short,
+        "gloo": symptoms.uses_gloo,
         "transport": reported and not is_closed and not symptoms.refused,
         "refused": symptoms.refused,
         "system_error": "ncclSystemError" in symptoms.results and not is_told,

@@ -23,7 +23,7 @@ from diagnostics.analysis.stall.from_observations import from_observations
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.size_mismatch import at_met_sizes, size_mismatch
-from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
+from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks, makes_group_alone
 from diagnostics.analysis.stall.startup import Meeting, Startup, StartupFailed, startup
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Basis, Finding, Group
@@ -184,6 +184,8 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     stands_still = job.stands_still()
     departed = departure(job, in_order.ranks) if in_order is not None else None
     logged, host = late.by_watchdogs(job), late.late_hosts(job) if stands_still else None
+    # No recorder shows that a rank makes a group.
+    host = makes_group_alone(job) or host if isinstance(host, HostStall) and not host.has_stack else host
     waits, sizes = circular.circular_waits(job), size_mismatch(job)
     single = (logged, sizes, *waits, host, departed, *roots_differ(job))
     stall = Stall(

@@ -55,7 +55,7 @@ def from_observations(
         if divergence is None or not divergence.culprits or ("other" in groups and not is_for_one_rank(divergence)):
             return None
         # Ranks meet in the store to make a group: the others may have made it, or another one, long before.
-        if any(place.op == "new_group" for place in inside.values()):
+        if any(place.op == "new_group" for place in inside.values()) and not is_for_one_rank(divergence):
             return None
         # A rooted call returns on some ranks before the others: with equal sides, places do not show who called what.
         if divergence.tie and not {divergence.majority.wire.op, divergence.minority.wire.op}.isdisjoint(ROOTED):

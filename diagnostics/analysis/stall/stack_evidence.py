@@ -13,6 +13,7 @@ from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASI
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import shared_path, split_at
 from diagnostics.analysis.divergence.loop_exit import conditions, source_branches
+from diagnostics.analysis.divergence.single_calls import is_for_one_rank
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes
@@ -102,11 +103,18 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     return None
 
 
-def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCollective]:
+def makes_group_alone(job: JobState) -> Divergence | None:
+    """Return the call that makes a group on one rank alone by the source, although all ranks must make it."""
+    divergence = compared(communicating(job, whole=True), job.world()) if job.world() > 1 else None
+    alone = divergence is not None and divergence.minority.wire.op.startswith(CREATES) and is_for_one_rank(divergence)
+    return replace(divergence, groups_known=False) if divergence is not None and alone else None
+
+
+def communicating(job: JobState, ahead: Collection[int] = (), *, whole: bool = False) -> dict[int, InCollective]:
     """Return the call that each rank is in, from the error with which it gave up on a peer or gloo ended it, else from
     its last stack.
 
-    The stacks of ranks that are `ahead` also count if they communicate in C++.
+    The stacks of ranks that are `ahead` also count if they communicate in C++, with `whole` those that make a group.
     """
     inside, met = dict[int, InCollective](), job.met_sizes()
     for rank, end in job.endings.items():
@@ -116,7 +124,7 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
     for rank, dump in job.latest_stacks().items():
         frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
-        if (collective := collective_of(frames, _WITHIN if rank in ahead else _MESSAGES)) is not None:
+        if (collective := collective_of(frames, _WITHIN if rank in ahead else _MESSAGES, whole=whole)) is not None:
             users = tuple(filter(stacks.is_users, frames))
             inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job.evidence, dump))
     return dict(sorted((inside | _reported(job, inside)).items()))

@@ -20,6 +20,7 @@ from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks, sho
 from diagnostics.evidence.readers import ras
 from diagnostics.evidence.readers.log import last_progress
 
+_IN_GLOO = re.compile(r"\bgloo::|^c10d::Work::wait\b")  # NCCL's work has a wait of its own.
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 
 
@@ -73,7 +74,9 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         possibly_late=late,
         departed=tuple({fact.fields["local"] for fact in closings if (evidence.world_size or 0) <= len(peers) + 1}),
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
-        uses_gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims),
+        uses_gloo=any(kind.startswith("gloo_") for kind in kinds)
+        or any(end.raised_by_gloo for end in victims)
+        or any(_IN_GLOO.search(at.function) for dump in evidence.stacks for own in dump.threads for at in own.frames),
         results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),
         **without_lines(evidence, groups, waits, late),
         **_peers_lost(victims, lost, noticed),

@@ -5,8 +5,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, Finding, Where
-from diagnostics.contract.formatting import Phrase
+from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, Finding
 
 _TEXTS = Texts(__file__)
 
@@ -19,15 +18,10 @@ def decide(stall: Stall) -> list[Finding]:
 
 def _finding(stall: Stall, case: GroupOrder) -> Finding:
     job, cycle = stall.job, case.cycle
-    where: list[Where] = []
-    details: dict[int, str | Phrase] = {}
-    for side in case.sides:
-        does = _TEXTS.phrase("does", side=side)
-        speaker = next((rank for rank in side.ranks if rank in case.culprits), side.ranks[0])
-        where += _parts.where(speaker, side.call, does)
-        details[side.ranks[0]] = does
-    order = {rank: place for place, rank in enumerate(case.culprits)}
-    where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
+    details = {side.ranks[0]: _TEXTS.phrase("does", side=side) for side in case.sides}
+    order = list(dict.fromkeys((*case.culprits, *cycle.ranks)))
+    rows = [(min(side.ranks, key=order.index), side.call, details[side.ranks[0]]) for side in case.sides]
+    where = _parts.places(row for rank in order for row in rows if row[0] == rank)
     victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
     # The cycle is proven, but which order is wrong is decided by a vote. Where a rank made only one of the calls, it
     # may as well leave the other one out, which only the source lines show.
@@ -39,9 +33,9 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         links=[_TEXTS.phrase("link", side=side) for side in case.sides],
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
-    ranks, places, first = case.culprits, tuple(where), min(cycle.operations)
-    sure = SUSPECTED if not proven else LIKELY if first.key.recorder == STACKS.recorder else CERTAIN
-    return _parts.confirmed(job, facts, sure, at=first, seen=details, ranks=ranks, victims=victims, where=places)
+    ranks, at = case.culprits, min(cycle.operations)
+    sure = SUSPECTED if not proven else LIKELY if at.key.recorder == STACKS.recorder else CERTAIN
+    return _parts.confirmed(job, facts, sure, at=at, seen=details, ranks=ranks, victims=victims, where=where)
 
 
 CAUSE = declared(__file__, explain, decide)
