@@ -193,6 +193,7 @@ def test_every_clue_that_a_cause_weighs_can_be_shown() -> None:
         stands(absent=(1,), kinds=frozenset({"missing_ranks"})),
         stands(silence=Silence("train.log", 9, "step 9", 7200.0, 60.0, of_ranks=True)),
         stands(kinds=frozenset({"oom_killer", "task_blocked"})),
+        stands(WAIT, uses_gloo=True),
     ]
     assert {name for symptoms in everything for name in clues(symptoms)} == {
         name for row in suspected_of("end").values() for name in row.clues

@@ -201,6 +201,18 @@ def test_a_call_in_a_branch_of_the_loop_is_conditional(script: Path) -> None:
     assert {item.kind for item in said["conditional_collective"].evidence} == {"stacks"}
 
 
+@pytest.mark.parametrize(("line", "ranks"), [(6, (0,)), (8, None)])
+def test_a_group_that_the_text_lets_one_rank_make_is_a_conditional_call(
+    script: Path, line: int, ranks: tuple[int, ...] | None
+) -> None:
+    """All ranks of the job must make it; outside of a branch the others may have made it before."""
+    others = (rank(number, at(script, "all_reduce", 4)) for number in (1, 2, 3))
+    said = findings_of(*others, rank(0, at(script, "new_group", line)))
+    assert {cause: finding.ranks for cause, finding in said.items()} == (
+        {} if ranks is None else {"conditional_collective": ranks}
+    )
+
+
 def test_of_two_ranks_the_one_in_the_branch_deviates(script: Path) -> None:
     said = findings_of(rank(1, at(script, "all_reduce", 4)), rank(0, at(script, "barrier", 6)))
     assert said["conditional_collective"].ranks == (0,)

@@ -1,6 +1,12 @@
 """Ranks that others wait for: a host that stands still, and few that went on alone."""
 
+import os
+from pathlib import Path
+
+import pytest
+
 from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.stall.explain import explain
 from diagnostics.analysis.stall.late import HostStall, late_hosts
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import AHEAD
@@ -55,6 +61,21 @@ def test_few_that_wait_while_most_agree_outside_ran_ahead() -> None:
     assert (case.position, case.majority.seq) == (3, 2)
     apart = late_hosts(job({0: waiting(3), 1: done(2), 2: done(1), 3: done(2)}, 4))
     assert isinstance(apart, HostStall), "the others do not agree"
+
+
+@pytest.mark.parametrize(("condition", "alone"), [("rank == 2", True), ("True", False)])
+def test_a_rank_that_makes_a_group_alone_is_not_late(tmp_path: Path, condition: str, alone: bool) -> None:
+    """No recorder shows that, but its stack and the text do."""
+    program = tmp_path / "train.py"
+    program.write_text(f"def train(rank):\n    if {condition}:\n        new_group()\n    all_reduce()\n")
+    os.utime(program, (1, 1))
+    lines = {0: ("all_reduce", 4), 1: ("all_reduce", 4), 2: ("new_group", 3)}
+    torch = "/venv/torch/distributed/distributed_c10d.py"
+    seen = [stacks(rank, Frame(torch, 9, op), Frame(str(program), line, "train")) for rank, (op, line) in lines.items()]
+    state = job({0: waiting(3), 1: waiting(3), 2: done(2)}, 3, stacks=seen)
+    stall = explain(state.evidence)
+    assert [(case.kind, case.culprits) for case in stall.inferred] == [("added", (2,))] * alone
+    assert alone or (stall.host is not None and stall.host.ranks == (2,))
 
 
 def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:
