@@ -53,7 +53,8 @@ class Raised(Struct):
 
 def is_entry(frames: Sequence[Frame]) -> bool:
     """Return whether a traceback begins where a process does, as that of an exception that nobody caught."""
-    return frames[-1].function == "<module>" or is_library(frames[-1].file)
+    outer = frames[-1]
+    return outer.function == "<module>" or is_library(outer.file) or outer.file.endswith(".pyx")  # Ray's is compiled.
 
 
 class Box(Struct):

@@ -359,7 +359,8 @@ class _Scan(Struct):
 
         def survived(line: int, rank: int | None) -> bool:
             error, ends = raised.get(line), any(at > line for at in failed)
-            least = 1 if error and error.caught and 0 < steps.first < line else GOES_ON
+            # With prefixes, few steps count only where the same writer printed them.
+            least = 1 if error and error.caught and not prefixed and 0 < steps.first < line else GOES_ON
             if error and self._printed_before(error):
                 return False
             if error and ends and tracebacks.is_entry(error.frames) and self.buffered(line) is not None:
@@ -416,8 +417,8 @@ class _Scan(Struct):
         told = max([*failed, *(fact.line for fact in read.facts if fact.kind == "torchrun_signal")], default=0)
         for n, error in enumerate(read.errors):
             if error.type and (error.caught or told < error.line) and not self._printed_before(error):
-                of_rank = error.rank is not None and any(self.streams.streams)
-                below = self.streams.below.get(error.line, 0), 0 if of_rank else self.steps.further(error.line)
+                others = 0 if any(self.streams.streams) else self.steps.further(error.line)
+                below = self.streams.below.get(error.line, 0), others
                 followed = error.caught and told < error.line and self.streams.goes_on(error)
                 read.errors[n] = replace(error, below=max(below), followed=followed)
         handled = [fact for fact in read.facts if fact.kind == "handled_error" and fact.fields["frames"]]

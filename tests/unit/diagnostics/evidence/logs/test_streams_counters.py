@@ -313,3 +313,15 @@ def test_the_rank_that_a_logger_puts_in_front_of_each_line_of_a_traceback(tmp_pa
     text += "".join(f"2031-07-01 10:00:06,123 {head.format(1)}{line}\n" for line in LOST.splitlines())
     (tmp_path / "train.log").write_text(text)
     assert [(root.ranks, root.victims) for root in diagnose(tmp_path).root_causes] == [((2,), (1,))]
+
+
+@pytest.mark.parametrize(("file", "caught"), [("python/ray/_raylet.pyx", False), ("/job/loader.py", True)])
+@pytest.mark.parametrize(("writer", "own"), [("(Worker pid=7, ip=10.0.0.2) ", True), ("", False)])
+def test_with_prefixes_steps_of_another_writer_show_nothing_of_it(
+    tmp_path: Path, file: str, caught: bool, writer: str, own: bool
+) -> None:
+    raised = RAISED.replace("/job/data/loader.py", file)
+    text = steps(0, 20, writer) + "".join(f"(Worker pid=7, ip=10.0.0.2) {line}\n" for line in raised.splitlines())
+    (tmp_path / "train.log").write_text(text + steps(20, 22, writer))
+    confidence = (0 if caught else 0.6) if own else 0.6 if caught else 0.8
+    assert [root.confidence for root in diagnose(tmp_path).root_causes] == [confidence] * bool(confidence)
