@@ -72,7 +72,8 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
             text = (said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")).rstrip("\r\n")
             traces = (trace for key in _TRACE_KEYS if isinstance(trace := record.get(key), str) and "\n" in trace)
             if trace := next(traces, ""):
-                text = f"{text[:400]}\nTraceback (most recent call last):\n{trace.partition(chr(10))[2][-_TRACE:]}"
+                first, _, rest = trace.partition("\n")
+                text = "\n".join((text[:400], first, rest[-_TRACE:]))
     before = drawn = ""
     if "\r" in text:  # A progress bar was drawn over itself: its last state counts, and the first one without a loss.
         drawn, _, text = text.rpartition("\r")

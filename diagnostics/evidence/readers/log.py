@@ -414,12 +414,12 @@ class _Scan(Struct):
         read.errors = [*lost.values(), *read.errors]
         read.facts = [fact for fact in read.facts if fact.kind != "handled_error" or fact.line not in lost]
         self.streams.went_on(is_past)
-        told = max([*failed, *(fact.line for fact in read.facts if fact.kind == "torchrun_signal")], default=0)
+        last_end = max([*failed, *(fact.line for fact in read.facts if fact.kind == "torchrun_signal")], default=0)
         for n, error in enumerate(read.errors):
-            if error.type and (error.caught or told < error.line) and not self._printed_before(error):
+            if error.type and (error.caught or last_end < error.line) and not self._printed_before(error):
                 others = 0 if any(self.streams.streams) else self.steps.further(error.line)
                 below = self.streams.below.get(error.line, 0), others
-                followed = error.caught and told < error.line and self.streams.goes_on(error)
+                followed = error.caught and last_end < error.line and self.streams.goes_on(error)
                 read.errors[n] = replace(error, below=max(below), followed=followed)
         handled = [fact for fact in read.facts if fact.kind == "handled_error" and fact.fields["frames"]]
         first = handled[0].fields if len(handled) == 1 and not read.errors else {}  # Of several, some were caught.
