@@ -26,11 +26,7 @@ _READS = (DataDependentOutputException, DynamicOutputShapeException)
 
 @contextmanager
 def explained(model: str) -> Iterator[None]:
-    """Convert exceptions of the model's code into one line with file and line; exiting the process counts as one.
-
-    Raises:
-        DtkError: the model reads values of tensors, or its code fails.
-    """
+    """Convert errors of the model's code, a read of values or an exit included, into a DtkError with file and line."""
     try:
         yield
     except (DtkError, KeyboardInterrupt):
@@ -48,11 +44,7 @@ def explained(model: str) -> Iterator[None]:
 
 
 def check_answer(model: str, module: nn.Module, output: object) -> None:
-    """Check that the loss can be computed from the model's output.
-
-    Raises:
-        DtkError: the output has no logits; the message has the file and line of forward.
-    """
+    """Check that the loss can be computed from the output; DtkError at the line of forward if it has no logits."""
     try:
         logits_of(output)
     except DtkError as error:
@@ -62,11 +54,7 @@ def check_answer(model: str, module: nn.Module, output: object) -> None:
 
 
 def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
-    """Check for DDP's error on parameters without gradients, which it raises one step later.
-
-    Raises:
-        DtkError: the error is this one; the message names the parameters.
-    """
+    """Check for DDP's error on parameters without gradients, raised one step later; DtkError names the parameters."""
     match = _NO_GRADIENT.search(str(error))
     if match is None:
         return

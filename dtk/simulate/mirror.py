@@ -350,11 +350,7 @@ def simulated_group(
 
 @contextmanager
 def stand_in(group: type[MirrorGroup]) -> Iterator[None]:
-    """Replace gloo groups by this class while the context is open; objects that were not received are None.
-
-    Raises:
-        DtkError: this torch has no gloo to replace.
-    """
+    """Replace gloo groups by this class while open; objects not received are None. DtkError if torch has no gloo."""
     missing = [name for name in _NEEDED if not hasattr(c10d, name)]
     if missing or not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):
         raise _errors("torch", version=torch.__version__, missing=", ".join(missing) or "_create_work_from_future")

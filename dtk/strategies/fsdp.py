@@ -192,25 +192,20 @@ class FSDP(Strategy):
 
     def _replace_collectives(self, modules: Iterable[FSDPModule], dimension: str) -> None:
         """Replace FSDP2's collectives over a mesh dimension by marked or quantized ones if either is needed."""
-        from dtk.parallel.marked_comm import (
-            MarkedAllGather,
-            MarkedReduceScatter,
-            QuantizedAllGather,
-            QuantizedReduceScatter,
-        )
+        from dtk.parallel import marked_comm
         from dtk.parallel.regions import observed
 
         config, secondary = self.config, self.mesh.dp_secondary if self.mesh.dp_secondary > 1 else 0
         for module in modules:
             sizes = [p._sharded_param_data.numel() for p in _parameters(module)]
             if config.quantized_weights:
-                module.set_custom_all_gather(QuantizedAllGather(dimension, sizes, secondary))
+                module.set_custom_all_gather(marked_comm.QuantizedAllGather(dimension, sizes, secondary))
             elif observed() or self.tier is not None:
-                module.set_custom_all_gather(MarkedAllGather(dimension, secondary))
+                module.set_custom_all_gather(marked_comm.MarkedAllGather(dimension, secondary))
             if config.quantized_gradients:
-                module.set_custom_reduce_scatter(QuantizedReduceScatter(dimension, sizes))
+                module.set_custom_reduce_scatter(marked_comm.QuantizedReduceScatter(dimension, sizes))
             elif observed():
-                module.set_custom_reduce_scatter(MarkedReduceScatter(dimension))
+                module.set_custom_reduce_scatter(marked_comm.MarkedReduceScatter(dimension))
 
     def _page_parameters(self, modules: list[FSDPModule]) -> None:
         """Keep the shards in a file: drop a unit's pages once it is gathered, and prefetch those of the next."""
