@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.multirun:
         if arguments.dry_run:
             raise DtkError("--dry-run prints one job", "-m makes several", "drop -m")
-        from dtk.sweep.multirun import multirun
+        from dtk.sweep.local import multirun
 
         return multirun(arguments)
     if arguments.resume:

@@ -1,7 +1,8 @@
-"""Runs a sweep file on this machine without a server: the points of a grid are composed at once, others one by one.
-`following` ends runs that do worse than others.
+"""Runs a sweep on this machine without a server: of a file, the points of a grid are composed at once, others one by
+one, and `following` ends runs that do worse than others; or of lists on the command line (`dtk run -m`).
 """
 
+import argparse
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,22 +13,25 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.formatting import counted
-from dtk.config.compose import compose
+from diagnostics.contract.invocation import command
+from dtk.config.compose import compose, lists_of_files
 from dtk.config.overrides import parse
 from dtk.console.output import print_line
 from dtk.errors import DtkError, Errors
+from dtk.launch.prepare import compose_point, print_configuration
 from dtk.launch.stopping import ask_ranks
 from dtk.sweep import file as sweep_file
 from dtk.sweep.file import spelled
 from dtk.sweep.folder import Sweep, Trial, create, find
-from dtk.sweep.points import NO_RESUME, Point, freeze
+from dtk.sweep.points import NO_RESUME, Point, combinations, freeze, take_repeats
 from dtk.sweep.runner import Runner
 from dtk.sweep.search import Search
-from dtk.sweep.summary import look, tried
+from dtk.sweep.summary import look, print_ending, tried
 
 _errors = Errors(__file__)
 LOOK_S = 0.5  # Interval of reading a run's metrics.
 _ANNOUNCED_POINTS = 20  # Composing more points takes seconds.
+MULTIRUN = "multirun"  # Method of the sweeps of `dtk run -m`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +197,43 @@ def _watch(search: Search, sweep: Sweep, trial: Trial, over: threading.Event, st
             with suppress(DtkError):  # A full disk behind standard output is no reason to let the run continue.
                 # In one piece: the console of the run writes at the same time.
                 print_line("the search ends this run: others were better at this step")
+
+
+def multirun(arguments: argparse.Namespace) -> int:
+    """Run every combination `repeats=` times, and compare the runs; return the worst exit code, see `dtk.run.main`.
+
+    All points are composed and frozen before the first one runs.
+
+    Raises:
+        DtkError: a point is invalid; none has run then.
+    """
+    given, repeats = take_repeats(arguments.overrides)
+    config_dir, earlier, trust = arguments.config_dir, arguments.rerun, arguments.trust
+    listed = [] if earlier is not None else lists_of_files(given, config_dir)
+    combined = combinations([*listed, *given], config_dir)
+    if arguments.cfg:
+        for _, overrides in combined:
+            print_configuration(compose_point(overrides, config_dir, earlier, trust=trust))
+        return 0
+    folders = {"config_dir": config_dir, "rerun": earlier}
+    absolute = {name: None if path is None else str(path.absolute()) for name, path in folders.items()}
+    source = {"overrides": given, **absolute}  # What makes two commands the same sweep.
+    if arguments.resume:
+        config = compose_point(combined[0][1], config_dir, earlier, trust=trust).composed.config
+        sweep = find(Path(config.runs_folder), MULTIRUN, source, repeats)
+    else:  # Every point is frozen before the folder is made: what is wrong anywhere leaves nothing behind.
+        points = [
+            freeze(index, name, overrides, config_dir, earlier=earlier, trust=trust)
+            for index, (name, overrides) in enumerate(combined)
+        ]
+        sweep = create(Path(points[0].config["runs_folder"]), MULTIRUN, MULTIRUN, source, repeats, points)
+    options = ["--config-dir", str(config_dir)] if config_dir else []
+    options += ["--rerun", str(earlier)] if earlier else []
+    again = command("run", "-m", "--resume", *options, *arguments.overrides)
+    try:
+        total = len(sweep.points) * repeats
+        code = Runner(sweep, config_dir, total).interleaved(sweep.points)
+        print_ending(sweep, code, again, total)
+    finally:
+        sweep.close()
+    return code

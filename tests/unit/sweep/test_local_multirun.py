@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dtk.errors import DtkError
-from dtk.sweep.multirun import multirun
+from dtk.sweep.local import multirun
 from tests.cli.command import TINY
 
 
