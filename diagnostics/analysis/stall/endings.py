@@ -14,6 +14,7 @@ from diagnostics.analysis.divergence.whole_programs import WithinRound, ended_in
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
+from diagnostics.analysis.stall.stack_evidence import made_by_one_rank
 from diagnostics.analysis.vote import OF_JOB, count_votes, is_majority, is_minority, settled
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.contract.grouping import grouped
@@ -67,6 +68,8 @@ class FirstEndings(Struct, frozen=True):
     ranks: either); or each rank raised how many it has."""
     awaited: bool = True
     """Whether a record shows that others waited for these ranks or lost them; else the launcher stopped the others."""
+    one_more: bool = False
+    """Whether the source lets one rank alone make the call in which the only victim waited."""
     later: bool = False
     """Whether a rank ended in another way before, so that this may be an effect."""
 
@@ -175,7 +178,8 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
         culprits, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
     stopped = {rank for rank, end in job.endings.items() if end.kind == "stopped"}
     awaited = not victims or bool(job.waits.reaching(ranks) or lost - stopped) or job.stands_still()
-    return FirstEndings(kind, tuple(endings), ranks, culprits, victims, last, gave_up, model, awaited)
+    one_more = gave_up is not None and len(victims) == 1 and made_by_one_rank(job, gave_up)
+    return FirstEndings(kind, tuple(endings), ranks, culprits, victims, last, gave_up, model, awaited, one_more)
 
 
 def missing_ranks(job: JobState) -> Missing | None:

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import shared_path, split_at
@@ -19,7 +20,8 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import SURE
-from diagnostics.evidence.calls import TRANSFERS, Call, Described, GroupKey, Wire, is_library, operation
+from diagnostics.evidence.calls import NEEDS_ALL, TRANSFERS, Call, Described, GroupKey, Wire, is_library, operation
+from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import activity, dumps as stacks
@@ -108,6 +110,14 @@ def makes_group_alone(job: JobState) -> Divergence | None:
     divergence = compared(communicating(job, whole=True), job.world()) if job.world() > 1 else None
     alone = divergence is not None and divergence.minority.wire.op.startswith(CREATES) and is_for_one_rank(divergence)
     return replace(divergence, groups_known=False) if divergence is not None and alone else None
+
+
+def made_by_one_rank(job: JobState, end: Ending) -> bool:
+    """Return whether the source lets one rank alone make the call, due of all, in which an error ended a rank."""
+    op, _ = collective_of(end.frames) or ("", None)
+    when_s = taken_s(job.evidence, Stacks(None, end.record.file, ()))
+    met = (source_text.condition(at, when_s) for at in end.frames if stacks.is_users(at))
+    return operation(op) in NEEDS_ALL and "one rank" in met
 
 
 def communicating(job: JobState, ahead: Collection[int] = (), *, whole: bool = False) -> dict[int, InCollective]:

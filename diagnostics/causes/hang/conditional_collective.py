@@ -1,10 +1,15 @@
 """A collective that only some ranks issue."""
 
+from typing import Any
+
+from diagnostics.analysis.stall.endings import ended_in_order
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _divergence
+from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import POSSIBLE, Finding, Remedy
+from diagnostics.contract.formatting import file_name
 
 _TEXTS = Texts(__file__)
 
@@ -35,7 +40,20 @@ def decide(stall: Stall) -> list[Finding]:
 
     Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
     """
-    return _divergence.decided(stall, READING, [], silent=True)
+    return _divergence.decided(stall, READING, _at_end(stall), silent=True)
+
+
+def _at_end(stall: Stall) -> list[Finding]:
+    """Return the finding about a rank that waits in a call of its own branch, after the others ended in order."""
+    exited = ended_in_order(stall.endings)
+    end = exited.gave_up if exited is not None and exited.one_more and stall.departure is None else None
+    place = collective_of(end.frames) if end is not None else None
+    if end is None or place is None:
+        return []
+    op, site = place
+    facts = _TEXTS.facts("at_end", rank=end.rank, op=op, site=site, near=f"{file_name(site.file)}:{site.line}")
+    more: dict[str, Any] = {"ranks": (end.rank,), "where": _parts.where(end.rank, site, op), "basis": "messages"}
+    return [_parts.confirmed(stall.job, facts, POSSIBLE, evidence=(end.evidence,), **more)]
 
 
 CAUSE = declared(__file__, explain, decide)

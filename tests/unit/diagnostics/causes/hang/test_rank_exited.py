@@ -1,6 +1,9 @@
 """A rank left without an exception or a signal while others waited for it."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
@@ -39,3 +42,57 @@ def test_without_an_ending_of_any_rank_it_is_open(tmp_path: Path) -> None:
 
 def test_ranks_that_completed_everything_waited_for_nobody(tmp_path: Path) -> None:
     assert finding(tmp_path, job(STEP * 3, STEP * 3), CAUSE).status == "ruled_out"
+
+
+SAVES = """\
+import torch.distributed as dist
+def save():
+    dist.{op}()
+r = dist.get_rank()
+if {condition}:
+    save()
+"""
+LOST = """\
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "{1}", line 6, in <module>
+[rank{0}]:     save()
+[rank{0}]:   File "{1}", line 3, in save
+[rank{0}]:     dist.{2}()
+[rank{0}]:   File "/venv/torch/distributed/distributed_c10d.py", line 4287, in {2}
+[rank{0}]: RuntimeError: [/p/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:52132.
+"""
+LISTED = """\
+E1201 09:50:00.19 2 torch/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 2000) of binary: /venv/bin/python
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+Failures:
+{}"""
+ROW = "[{0}]:\n  rank      : {0} (local_rank: {0})\n  exitcode  : 1 (pid: 200{0})\n  error_file: <N/A>\n"
+
+
+@pytest.mark.parametrize(
+    ("op", "condition", "waiting", "expected"),
+    [
+        ("all_gather", "done and r == 0", 1, {"conditional_collective": 0.7, "rank_exited": 0.45}),
+        ("all_gather", "done", 1, {"rank_exited": 0.6}),  # Nothing shows whose branch it is.
+        ("all_gather", "done and r == 0", 2, {"rank_exited": 0.8}),  # Both came into it.
+        ("gather", "r == 0", 1, {"rank_exited": 0.6}),  # The other branch may have its other half.
+    ],
+)
+def test_of_one_rank_that_waits_after_the_others_ended_in_order_the_text_may_say_that_it_made_a_call_more(
+    tmp_path: Path, op: str, condition: str, waiting: int, expected: dict[str, float]
+) -> None:
+    program = tmp_path / "src" / "train.py"
+    program.parent.mkdir()
+    program.write_text(SAVES.format(op=op, condition=condition))
+    os.utime(program, (1, 1))
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    lost = "".join(LOST.format(rank, program, op) for rank in range(waiting))
+    (folder / "out.log").write_text(lost + LISTED.format("".join(ROW.format(rank) for rank in range(waiting))))
+    findings = [decided.finding for decided in diagnose(folder).findings]
+    confirmed = {each.cause: (each.confidence, each.ranks) for each in findings if each.status == "confirmed"}
+    assert confirmed == {
+        f"hang.{cause}": (confidence, (0,) if cause == "conditional_collective" else ())
+        for cause, confidence in expected.items()
+    }
