@@ -149,7 +149,9 @@ def account_asks(account: Account) -> str:
     waits = 2 * (account.waiting or 0.0) > account.exposed  # Known on CPU only.
     others = "ask_ranks" if account.traced < account.world_size else "ask_cores" if waits else "ask_shapes"
     of_calls = account.exposed >= max(account.copies, account.idle) or max(account.copies, account.idle) <= MOST
-    return _said("ask_device" if account.no_device_events else others if of_calls else "ask_stack")
+    if account.no_device_events or account.own_kinds:
+        return _said("ask_device" if account.no_device_events else "ask_vendor")
+    return _said(others if of_calls else "ask_stack")
 
 
 def memory_text(measures: Mapping[str, Any]) -> str:
@@ -186,6 +188,7 @@ def account_text(account: Account | None) -> str:
     of_cpu = [*(["waiting"] if account.waiting is not None else []), "no_operation"]
     rows = [*(["overlap"] if account.overlap is not None else []), "exposed"]
     rows += of_device if account.on_device else of_cpu
+    rows += ["own_kinds"] * account.own_kinds
     rows += ["short"] * (account.seen_ms < LEAST_MS) + ["traced"] * (account.traced < account.world_size)
     return "".join(_said(row, account=account) for row in rows).removeprefix(", ")
 

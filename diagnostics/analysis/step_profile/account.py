@@ -34,6 +34,8 @@ class Account(Struct, frozen=True):
     on_device: bool = False
     no_device_events: bool = False
     """Whether the job used accelerators but the traces contain no device events."""
+    own_kinds: bool = False
+    """Whether the profiler does not document which events of the device are work."""
     waiting: float | None = 0.0
     """On CPU: exposed communication minus the time of the same collective without waiting for a rank. The rest
     is work: gloo's threads move and add on the same cores. None = not known, as the ranks were not matched."""
@@ -49,7 +51,7 @@ class Account(Struct, frozen=True):
     @property
     def unaccounted(self) -> bool:
         """Whether too much is unexplained, or unseen in ranks that may delay the others, to call the job healthy."""
-        if self.no_device_events or self.traced < self.world_size or self.seen_ms < LEAST_MS:
+        if self.no_device_events or self.own_kinds or self.traced < self.world_size or self.seen_ms < LEAST_MS:
             return True
         if self.on_device:
             return max(self.exposed, self.copies, self.idle) > MOST
@@ -95,6 +97,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         world_size=world_size or max(len(profiles), grouped),
         on_device=on_device,
         no_device_events=not on_device and any(profile.on_accelerator for profile in profiles),
+        own_kinds=any(profile.own_kinds for profile in profiles),
         waiting=None if on_device or not matched else median_high(share(waiting)),
         pauses=0.0 if on_device else min(share(pauses)),
         devices=max(1, *(len(profile.busy_devices) for profile in profiles)),

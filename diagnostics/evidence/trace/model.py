@@ -238,6 +238,8 @@ class About(Struct):
     """Time 0 of all spans, in ns since 1970."""
     on_accelerator: bool = False
     """Whether the job used accelerators, according to the header or to what its host did."""
+    own_kinds: bool = False
+    """Whether the device's events are of kinds of its own, so that what is busy time is taken from their names."""
     settings: dict[str, object] = field(default_factory=dict)
     """Settings of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     problems: list[Problem] = field(default_factory=list)

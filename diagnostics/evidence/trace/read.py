@@ -107,6 +107,7 @@ class _Builder:
             self._problem(about, count=scan.damaged, deep=scan.deep, depth=scan.limits.depth)
         self._header(scan)
         trace.on_accelerator |= any(map(_TEXT["accelerator"].search, tables))
+        trace.own_kinds = any(map(_TEXT["own_kinds"].search, tables))
 
     def _problem(self, about: str, **figures: object) -> None:
         self.trace.problems.append(Problem("trace", self.trace.file, about, figures=figures))

@@ -166,7 +166,7 @@ def test_one_traced_rank_of_four_is_undecided_with_the_figures(tmp_path: Path) -
     [
         ("hta_cpu_only", "undecided", "exposed communication 85%"),
         ("hta_no_kernels", "undecided", "no device events"),
-        ("hta_mtia_inference", "healthy", "idle 8%"),
+        ("hta_mtia_inference", "undecided", "idle 8%, by events whose meaning"),
         ("rocm_vllm_piecewise", "undecided", "idle 49%"),
         ("nsys_healthy_1pct", "healthy", "idle 1%"),
     ],
