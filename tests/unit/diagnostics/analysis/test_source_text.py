@@ -213,5 +213,5 @@ def test_a_variable_that_is_only_ever_set_to_the_rank_selects_one(tmp_path: Path
     file.write_text(f"{sets}\nif done and me == 0:\n    save()\n")
     os.utime(file, (1, 1))
     line = sets.count("\n") + 3
-    found = source_text.condition(Frame(str(file), line, "<module>"), 2.0)
-    assert found == condition
+    result = source_text.condition(Frame(str(file), line, "<module>"), 2.0)
+    assert result == condition

@@ -281,7 +281,7 @@ def evaluate():
 
 main(0)
 """
-LOOP, TRAINED, LEFT = (
+LOOP, TRAINED, DESTROYED = (
     "for batch in batches: ",
     [Op(line=6, function="main")] * 4,
     Op("barrier", line=8, function="main"),
@@ -297,7 +297,7 @@ GATHER = Op("all_gather", 2, line=11, function="evaluate")
 def test_a_loop_that_only_one_side_ever_entered_through_a_branch_is_a_conditional_call(
     tmp_path: Path, way_in: str, world: int, trained: list[Op], loop: str
 ) -> None:
-    played = job(world, [*trained, LEFT], {0: [*trained, GATHER]}, backend="gloo")
+    played = job(world, [*trained, DESTROYED], {0: [*trained, GATHER]}, backend="gloo")
     text = EVALUATED.format(way_in=way_in, loop=loop)
     assert confirmed(with_text(tmp_path, text, played, 60)) == [("conditional_collective", (0,))]
 
@@ -307,7 +307,7 @@ def test_another_round_of_a_loop_that_all_had_entered_is_another_number_of_itera
     tmp_path: Path, way_in: str, entered: int
 ) -> None:
     common = [*TRAINED, *[GATHER] * entered]
-    played = job(3, [*common, LEFT], {0: [*common, GATHER]}, backend="gloo")
+    played = job(3, [*common, DESTROYED], {0: [*common, GATHER]}, backend="gloo")
     text = EVALUATED.format(way_in=way_in, loop=LOOP)
     assert confirmed(with_text(tmp_path, text, played, 60)) == [("uneven_iterations", (0,))]
 

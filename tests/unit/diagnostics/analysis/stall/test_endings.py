@@ -357,12 +357,12 @@ def test_a_rank_that_exits_before_a_call_in_which_its_peers_wait_is_at_fault(
 
 
 @pytest.mark.parametrize(
-    ("codes", "blamed"),
+    ("codes", "ranks"),
     [((3, STOPPED, 3), ()), ((3, 3, 3), ()), ((STOPPED, 3, STOPPED), (1,)), ((3, 4, STOPPED), (0, 1))],
 )
 def test_a_log_alone_blames_only_the_few_that_exited_and_says_that_the_others_were_stopped(
-    tmp_path: Path, codes: tuple[int, ...], blamed: tuple[int, ...]
+    tmp_path: Path, codes: tuple[int, ...], ranks: tuple[int, ...]
 ) -> None:
     findings = confirmed(tmp_path, out="step 1 loss 2.0\n" + torchrun_list(*codes))
-    assert [finding.ranks for finding in findings] == [blamed] * bool(blamed)
+    assert [finding.ranks for finding in findings] == [ranks] * bool(ranks)
     assert all(finding.confidence < 0.9 and "stopped" in text_of(finding).summary for finding in findings)
