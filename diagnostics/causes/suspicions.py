@@ -55,7 +55,8 @@ def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Sus
             ranks, decide = tuple(rank for rank in culprits[row.ranks] if rank > UNNAMED), row.decide
             of_ray = decide in ("ends", "killed") and symptoms.worker_died
             of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and symptoms.uses_gloo)
-            decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
+            is_logged = decide == "transport" and "nccl_init" in symptoms.kinds  # What it would ask for is there.
+            decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else "native" if is_logged else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)
 

@@ -9,7 +9,7 @@ from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps, remarks
 from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
 from diagnostics.analysis.step_times import Slowed
-from diagnostics.analysis.symptoms.absent import not_set_up
+from diagnostics.analysis.symptoms.absent import set_up
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
@@ -131,9 +131,9 @@ def set_up_text(evidence: Evidence) -> str:
         return ""
     complete = sorted({fact.fields["comm_rank"] for fact in inits if fact.fields["phase"] == "COMPLETE"})
     nranks = max(fact.fields["nranks"] for fact in inits)
-    stage, ranks, others, _ = not_set_up(evidence) or ("", (), (), ())
-    row = f"did_not_{stage}" if stage else "set_up" if len(complete) == nranks else "set_up_partly"
-    return _said(row, complete=len(complete), nranks=nranks, ranks=ranks, others=others)
+    far = set_up(evidence)
+    row = f"set_up_{far.row}" if far else "set_up" if len(complete) == nranks else "set_up_partly"
+    return _said(row, complete=len(complete), nranks=nranks, far=far)
 
 
 def log_asks(report: Report) -> str:

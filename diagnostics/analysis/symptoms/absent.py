@@ -1,9 +1,12 @@
 """Ranks of which the log of a job that stands still has no line, or none that shows that they waited."""
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from math import inf
 from typing import Any
+
+from msgspec import Struct
 
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, is_after, stamp_s
 from diagnostics.analysis.printed_steps import step_text
@@ -15,7 +18,11 @@ from diagnostics.evidence.calls import ROOTED, TRANSFERS
 from diagnostics.evidence.endings import Ending, of_error, of_srun
 from diagnostics.evidence.model import Evidence, LogFact
 
-_PHASES = ("START", "COMPLETE")  # Of NCCL's lines about the set-up of a communicator.
+_STAGES = (
+    "Init START", "Bootstrap timings", "Setting affinity", "Trees", "Channel .. via", "Connected all rings",
+    "Connected all trees", "Init COMPLETE",
+)  # fmt: skip
+"""What NCCL prints while it sets up a communicator. Connections may also follow, at the first collective."""
 _SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
 
 
@@ -95,20 +102,70 @@ def possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
     return () if one_sided or NOBODY in sites else tuple(sorted(late))
 
 
-def not_set_up(evidence: Evidence) -> tuple[str, tuple[int, ...], tuple[int, ...], list[LogFact]] | None:
-    """Return (`complete` or `reach`, few ranks that did not, the others, lines) of NCCL's set-up of all ranks.
+class SetUp(Struct, frozen=True):
+    """How far the ranks got in the set-up of an NCCL communicator."""
+
+    comm: str
+    """The id of the communicator; empty if NCCL is too old to print it."""
+    row: str
+    """Who did not `complete` or `reach` a stage or is `behind`; of whom the logs have no line (`alone`: the others may
+    wait for them, `met`: they came); or `together`."""
+    stage: str
+    """What the `others` printed and `ranks` did not; without those, the last stage that all printed."""
+    ranks: tuple[int, ...]
+    """The few that are behind the others, or have no line."""
+    others: tuple[int, ...]
+    reached: str
+    """The last stage in a line of `ranks`; empty if they printed none."""
+    lines: tuple[LogFact, ...]
+
+    @property
+    def blames(self) -> bool:
+        """Whether the ranks have lines, so that theirs are not in another log."""
+        return self.row in ("complete", "reach", "behind")
+
+
+def set_up(evidence: Evidence) -> SetUp | None:
+    """Return the set-up of the first communicator in which few ranks are behind, else of the last incomplete one.
 
     A rank of whose set-up no line tells has to have other lines: the log may lack those of its node.
     """
-    world, spoke = {*range(evidence.world_size or 0)}, {fact.rank for fact in evidence.facts}
-    inits = [f for f in evidence.facts if f.kind == "nccl_init" and f.rank in (None, f.fields["comm_rank"])]
-    for communicator in dict.fromkeys(fact.fields.get("comm_id") for fact in inits):
-        same = (fact for fact in inits if fact.fields.get("comm_id") == communicator)
-        facts = [fact for fact in same if fact.fields["nranks"] == len(world)]
-        began, complete = ({f.fields["comm_rank"] for f in facts if f.fields["phase"] == phase} for phase in _PHASES)
-        reached = complete or began
-        missing = world - reached
-        if missing and len(missing) < len(reached) and missing <= spoke | began:
-            stage = "complete" if missing <= began else "reach"
-            return stage, tuple(sorted(missing)), tuple(sorted(reached)), facts
-    return None
+    world, spoke, incomplete = evidence.world_size or 0, {fact.rank for fact in evidence.facts}, None
+    printed = defaultdict[tuple[str, object], list[LogFact]](list)
+    for fact in (fact for fact in evidence.facts if fact.kind in ("nccl_stage", "nccl_transport")):
+        printed[fact.file, fact.fields.get("process")].append(fact)
+    communicators = defaultdict[tuple[str, int], list[LogFact]](list)
+    for fact in (fact for fact in evidence.facts if fact.kind == "nccl_init"):
+        communicators[fact.fields.get("comm_id", ""), fact.fields["nranks"]].append(fact)
+    for (comm, nranks), inits in communicators.items():
+        reached = defaultdict[int, list[LogFact]](list)
+        for init in inits:
+            rank = init.fields["comm_rank"] if nranks == world else init.rank
+            if rank is not None and init.rank in (None, rank):
+                lines = printed[init.file, init.fields.get("process")]
+                reached[rank] += [init, *(fact for fact in lines if fact.fields.get("last", fact).line > init.line)]
+        members = {*range(world)} if nranks == world else {*reached}
+        # Beyond the first stage each rank needs all others: then the lines of one without any are elsewhere.
+        met = any(_stage(fact) for facts in reached.values() for fact in facts)
+        silent = tuple(sorted(members - reached.keys() - (set() if met else spoke)))
+        for at, stage in reversed([*enumerate(_STAGES)]):
+            have = {rank: fact for rank in sorted(reached) for fact in reached[rank] if _stage(fact) == at}
+            late = tuple(sorted(members - have.keys()))
+            if late and len(late) < len(have) and not silent:
+                last = max((fact for rank in late for fact in reached[rank]), key=_stage, default=None)
+                is_short = last is None or (_stage(last), at) == (0, len(_STAGES) - 1)
+                row = "behind" if not is_short else "complete" if last else "reach"
+                cited = (*([last] if last else []), *have.values())[:2]
+                return SetUp(comm, row, stage, late, tuple(have), _STAGES[_stage(last)] if last else "", cited)
+        common = min((max(map(_stage, facts)) for facts in reached.values()), default=len(_STAGES) - 1)
+        if common < len(_STAGES) - 1:
+            few = silent if len(silent) < len(reached) else ()
+            row = "together" if not few else "met" if met else "alone"
+            incomplete = SetUp(comm, row, _STAGES[common], few, tuple(sorted(reached)), "", (inits[0], inits[-1]))
+    return incomplete
+
+
+def _stage(fact: LogFact) -> int:
+    """Return the position of a line in the set-up."""
+    of_kind = {"nccl_init": f"Init {fact.fields.get('phase')}", "nccl_transport": "Channel .. via"}
+    return _STAGES.index(of_kind.get(fact.kind) or fact.fields["stage"])

@@ -1,7 +1,7 @@
 """The first collective of a group never completes on any of its ranks: their connections were never established."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.symptoms.absent import not_set_up
+from diagnostics.analysis.symptoms.absent import set_up
 from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
@@ -13,11 +13,12 @@ _TEXTS = Texts(__file__)
 def decide(stall: Stall) -> Finding:
     """Decide from NCCL's lines about its set-up on several ranks, or the watchdog messages of all ranks of a group."""
     state = None if stall.job.finished() or stall.job.any_calls() else symptoms(stall.job.evidence)
-    if state and state.waits and all(wait.first for wait in state.waits) and (late := not_set_up(stall.job.evidence)):
-        stage, ranks, others, lines = late
-        facts = _TEXTS.facts(stage, others=others, nranks=len(ranks) + len(others), phase=lines[0].fields["phase"])
-        items = _parts.lines((lines[0], lines[-1]))
-        return _parts.confirmed(stall.job, facts, PLAUSIBLE, ranks=ranks, victims=others, evidence=items)
+    late = set_up(stall.job.evidence) if state and state.waits and all(wait.first for wait in state.waits) else None
+    if late is not None and late.blames:
+        parts = {"others": late.others, "nranks": len(late.ranks) + len(late.others), "comm": late.comm}
+        facts = _TEXTS.facts(late.row, stage=late.stage, reached=late.reached, **parts)
+        items = _parts.lines(late.lines)
+        return _parts.confirmed(stall.job, facts, PLAUSIBLE, ranks=late.ranks, victims=late.others, evidence=items)
     wait = next((wait for wait in state.waits if wait.first and wait.whole_group), None) if state else None
     if wait is None:
         return _parts.unconfirmed(stall)

@@ -263,3 +263,77 @@ def test_a_rendezvous_is_closed_by_a_node_that_ended_first(
     assert closed == (type_ == "RendezvousClosedError" and not other) and (
         not closed or root_causes[0].confidence == 0.6
     )
+
+
+CHANNEL = "NCCL INFO Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] via P2P/CUMEM"
+STAGES = {
+    "affinity": "NCCL INFO Setting affinity for GPU {rank} to ff",
+    "trees": "NCCL INFO Trees [0] 1/-1/-1->{rank}->-1 [1] 1/-1/-1->{rank}->-1",
+    "channels": CHANNEL,
+    "rings": "NCCL INFO Connected all rings",
+    "all_trees": "NCCL INFO Connected all trees",
+}
+
+
+def stage(rank: int, name: str) -> str:
+    return f"node1:{100 + rank}:{200 + rank} [{rank}] {STAGES[name].format(rank=rank, peer=(rank + 1) % 4)}\n"
+
+
+def stages(*names: str, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> str:
+    return "".join(stage(rank, name) for name in names for rank in ranks)
+
+
+def of_subgroup(rank: int, phase: str) -> str:
+    return init(rank, phase).replace(f"rank {rank} nranks 4", f"rank {rank % 2} nranks 2").replace("0xab12", "0xcd34")
+
+
+UNPREFIXED = BEGUN.replace("[rank0]: ", "").replace("[rank1]: ", "").replace("[rank2]: ", "").replace("[rank3]: ", "")
+MOST = (0, 1, 3)
+COMPLETE = "".join(init(rank, "COMPLETE") for rank in range(4))
+
+
+@pytest.mark.parametrize("begun", [BEGUN, UNPREFIXED])
+@pytest.mark.parametrize(
+    ("text", "reached", "missing"),
+    [
+        (stages("channels") + stages("rings", ranks=MOST), "Channel .. via", "Connected all rings"),
+        (stages("affinity") + stages("trees", ranks=MOST), "Setting affinity", "Trees"),
+        (stages("channels", "rings") + stages("all_trees", ranks=MOST), "Connected all rings", "Connected all trees"),
+        # Connections are made at the first collective.
+        (COMPLETE + stages("channels") + stages("rings", ranks=MOST), "Init COMPLETE", "Connected all rings"),
+    ],
+)
+def test_the_rank_that_is_behind_is_named_with_its_stage(
+    tmp_path: Path, begun: str, text: str, reached: str, missing: str
+) -> None:
+    (root,) = said(tmp_path, begun + text + WAITING + first(2)).root_causes
+    assert (root.cause, root.ranks, root.victims) == ("hang.startup", (2,), MOST)
+    summary = text_of(root).summary
+    assert f'is "{reached}"' in summary and f'none shows "{missing}"' in summary and "0xab12" in summary
+    report = said(tmp_path, begun + text)
+    assert not report.root_causes and f'printed "{missing}", and rank 2 did not' in report.statement
+
+
+def test_the_stages_of_a_communicator_are_not_those_of_one_before_it(tmp_path: Path) -> None:
+    whole = BEGUN + stages("channels", "rings", "all_trees") + COMPLETE
+    second = "".join(of_subgroup(rank, "START") for rank in range(4))
+    assert not said(tmp_path, whole + second + stages("channels") + WAITING).root_causes
+    third = whole + BEGUN.replace("0xab12", "0xef56") + stages("channels") + stages("rings", ranks=MOST)
+    (root,) = said(tmp_path, third + WAITING).root_causes
+    assert root.ranks == (2,) and "communicator 0xef56" in text_of(root).summary
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        (BEGUN + stages("channels"), 'the last stage that all ranks 0-3 printed is "Channel .. via"'),
+        ("".join(init(rank, "START") for rank in MOST), "no line is of rank 2: either"),
+        ("".join(init(rank, "START") for rank in MOST) + stages("affinity", ranks=MOST),
+         '"Setting affinity", which takes all ranks; the log has no line of rank 2'),
+        (BEGUN + stages("channels") + stages("rings", ranks=(0, 1)), '"Channel .. via"'),  # Two of four.
+    ],
+)  # fmt: skip
+def test_how_far_a_set_up_came_is_said_without_blame(tmp_path: Path, text: str, statement: str) -> None:
+    report = said(tmp_path, text)
+    assert not report.root_causes and statement in report.statement
+    assert not [root for root in said(tmp_path, text + WAITING).root_causes if root.ranks]
