@@ -23,8 +23,7 @@ from dtk.plan.job import planned_job
 from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job, simulated_config, warm_up
 from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
-from dtk.preflight.sandbox import simulate_rank
-from dtk.preflight.script import play_script
+from dtk.preflight.sandbox import play_script, simulate_rank
 from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import INJECTED_FAILURES, STEPS, Tried, WhatIf
 
