@@ -21,6 +21,7 @@ MAX_POINTS = 200_000
 LEAST = 10
 """Minimum number of steps for an analysis."""
 NEARLY_ALL = 0.9  # Chosen: a row of several steps counts as skipped only if at least this part of them was.
+_STARTED = 3  # Chosen: number of the first row of an epoch that says nothing of the start of its workers.
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _NEAR = 256  # Rows on either side of a line by which the ranks that print each step are counted.
@@ -109,15 +110,18 @@ class Steps(Struct):
     def data_times(self) -> list[tuple[int, float, float, float]]:
         """Line of a step, its duration, its time waiting for data (s), and for how many steps it stands.
 
-        Without the first row if that includes the start of the workers, as it stands for the first steps of an epoch.
+        Without the first row if it includes the start of the workers, and if there are few, without the first of every
+        epoch, which include it too: some trainers print means or medians of the last 20 steps.
         """
         for each in self.series.values():
             count = each.stands_for()
             first = 0 if len(count) < 2 or count[0] > count[1] else 1
             count[:1] = count[1:2] or count
-            rows = [*zip(each.lines, each.took_s, each.data_s, count, strict=False)][first:]
-            if rows := [row for row in rows if row[1] == row[1] and row[2] == row[2]]:
-                return rows
+            since = [step % (total or inf) / n for step, total, n in zip(each.step, each.total, count, strict=True)]
+            rows = [*zip(each.lines, each.took_s, each.data_s, count, since, strict=False)][first:]
+            least = _STARTED if len(rows) < LEAST else 0
+            if kept := [row[:4] for row in rows if row[1] == row[1] and row[2] == row[2] and not row[4] <= least - 1]:
+                return kept
         return []
 
     @property

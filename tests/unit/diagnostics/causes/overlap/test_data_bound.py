@@ -98,6 +98,14 @@ def test_few_lines_that_stand_for_many_steps(tmp_path: Path, waits_s: tuple[floa
     assert status_in(tmp_path) == status
 
 
+def test_few_lines_from_the_start_of_an_epoch_say_nothing(tmp_path: Path) -> None:
+    """The medians of the first rows of the new epoch still include its first step."""
+    rows = ((24, 1230, 0.3, 0.001), (24, 1240, 0.3, 0.002), (25, 0, 4.1, 3.8), (25, 10, 0.7, 0.35), (25, 20, 0.6, 0.3))
+    text = "Epoch: [{e}]  [{n:>4}/1251]  eta: 0:06  loss: 0.6872 (0.6849)  time: {s}  data: {w}  max mem: 8361"
+    (tmp_path / "train.log").write_text("\n".join(text.format(e=e, n=n, s=s, w=w) for e, n, s, w in rows))
+    assert status_in(tmp_path) == "undecided"
+
+
 def test_a_line_that_averages_over_steps_stands_for_them(tmp_path: Path) -> None:
     """MMEngine's first line of an epoch is of 50 steps."""
     lines = (
