@@ -7,9 +7,8 @@ from dtk.config.instantiate import instantiate
 from dtk.data.classification import classification_dataset
 from dtk.data.corpus import stdlib_corpus, text_corpus
 from dtk.data.custom import CustomDataset
-from dtk.data.dataset import Dataset
+from dtk.data.dataset import Dataset, SyntheticDataset
 from dtk.data.hf import hf_tokens
-from dtk.data.synthetic import SyntheticDataset
 from dtk.data.tokenizer import build_tokenizer
 from dtk.data.tokens import LanguageDataset, corpus_tokens, token_file
 from dtk.errors import Errors

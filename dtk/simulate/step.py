@@ -19,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config, CustomData, RecordConfig, SyntheticData
 from dtk.data.build import build_dataset
-from dtk.data.dataset import Batch, Dataset
-from dtk.data.synthetic import SyntheticDataset
+from dtk.data.dataset import Batch, Dataset, SyntheticDataset
 from dtk.models.build import build_on_meta
 from dtk.parallel import regions
 from dtk.parallel.blocks import blocks_of

@@ -6,7 +6,7 @@ import pytest
 
 from dtk.config.batch import settle
 from dtk.config.compose import compose
-from dtk.data.synthetic import SyntheticDataset
+from dtk.data.dataset import SyntheticDataset
 from dtk.errors import DtkError
 from dtk.launch.prepare import check_parts, settle_epochs
 
