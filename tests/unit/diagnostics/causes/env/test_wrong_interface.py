@@ -133,6 +133,7 @@ def test_an_exception_about_a_missing_interface_is_no_cause_beside_it(tmp_path):
     ("why", "peer", "said"),
     [
         ("failed : No route to host", "10.0.0.9<41187>", "no route to 10.0.0.9"),
+        ("failed : No route to", "10.0.0.9<41187>", "no route to 10.0.0.9"),  # Cut where a terminal folded it.
         ("returned 113(No route to host) errno 115(Operation now in progress)", "10.0.0.4<56849>", "firewall"),
         ("returned No route to host, exceeded error retry count (35)", "172.17.0.1<41187>", "Docker"),
     ],
