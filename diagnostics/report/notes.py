@@ -49,6 +49,8 @@ def notes(
         places |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
     texts += [*_attempts(evidence), *_survived(evidence)]
     texts += _without_rank(evidence, places, "\n".join(str(item.detail) for item in cited))
+    few = [fact for fact in evidence.facts if fact.kind == "few_cpus"] if outcome == "slow" or not roots else []
+    texts += [_said("few_cpus", at=f"{fact.file}:{fact.line}", **fact.fields) for fact in few[:1]]
     remarks = [remarks_on(printed_steps(evidence))] if outcome == "healthy" else []
     texts += [*_of_the_run(evidence), *filter(None, remarks)]
     quoted = {error.rank for error in _quoted_errors(evidence)}

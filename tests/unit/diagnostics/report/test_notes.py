@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import Failure, Status
 from diagnostics.contract.findings import SUSPECTED, EvidenceItem, Finding, Text
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import EarlierAttempt, Evidence, LogFact, RankError, RunEvidence
 from diagnostics.report.notes import notes
@@ -117,3 +118,16 @@ def test_a_training_that_had_ended_before_a_process_failed() -> None:
     assert text not in noted(facts=[ended]) + noted(
         facts=[ended], errors=[errors[0], RankError(2, "job.log", 3, "", "")]
     )
+
+
+def test_the_cpus_that_a_data_loader_found_are_noted_once(tmp_path: Path) -> None:
+    warning = (
+        "/x/torch/utils/data/dataloader.py:627: UserWarning: This DataLoader will create 32 worker processes in total. "
+        "Our suggested max number of worker in current system is {cpus}, which is smaller than what this DataLoader is\n"
+    )
+    steps = "".join(f"step {n} loss {3 - n / 100:.2f}\n" for n in range(30))
+    (tmp_path / "train.log").write_text(warning.format(cpus=8) * 2 + steps)
+    report = diagnose(tmp_path)
+    assert not report.root_causes and report.outcome == "undecided"
+    (note,) = report.notes
+    assert "train.log:1: the DataLoader warns that its process may use 8 CPUs only, which its 32 workers share" in note

@@ -18,6 +18,10 @@ def said(folder: Path, *lines: str) -> Report:
     return diagnose(folder)
 
 
+ACA = "[76914.15] amdgpu 0000:1b:00.0: {{1}}[Hardware Error]: {}"
+LOGGED = ACA.format("Accelerator Check Architecture events logged")
+
+
 @pytest.mark.parametrize(
     ("line", "result", "fix"),
     [
@@ -41,6 +45,11 @@ def said(folder: Path, *lines: str) -> Report:
         ("[  9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:894)", "could not initialise", "reboot"),
         ("HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang", "GPU node-4", "--gpu-reset"),
         ("[  9.1] amdgpu 0000:3b:00.0: amdgpu: GPU reset begin!", "on 0000:3b:00.0", "--gpu-reset"),
+        ("amdgpu 0000:dd:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+         "uncorrectable memory error on 0000:dd:00.0", "--gpu-reset"),
+        ("amdgpu 0000:c1:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block", "on 0000:c1", "reset"),
+        ("amdgpu 0000:c1:00.0: {3}socket: 0, die: 1, 1 new uncorrectable hardware errors detected in gfx block",
+         "uncorrectable memory error on 0000:c1:00.0", "--gpu-reset"),
     ],
 )  # fmt: skip
 def test_a_fault_and_what_helps(tmp_path: Path, line: str, result: str, fix: str) -> None:
@@ -119,3 +128,42 @@ def test_a_fault_in_a_job_that_ended_in_order_did_not_end_it(tmp_path: Path) -> 
     report = said(tmp_path, line, "Training complete.")
     (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
     assert not report.root_causes and "still ended normally" in text_of(finding).summary
+
+
+@pytest.mark.parametrize("bank", ["aca entry[00].STATUS=0xbaa000000000080b", "ACA[01/08].STATUS=0xfe00000000000000"])
+def test_an_uncorrected_error_in_a_bank_of_amd_is_suspected(tmp_path: Path, bank: str) -> None:
+    report = said(tmp_path, LOGGED, ACA.format(bank))
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and finding.suspected and "not corrected on 0000:1b:00.0" in text_of(finding).summary
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LOGGED,
+        ACA.format("aca entry[00].STATUS=0x9c2040000000011b"),
+        "amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 1, 3 new correctable hardware errors detected in umc block",
+        "amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 1, 3 new deferred hardware errors detected in umc block",
+    ],
+)
+def test_corrected_errors_of_a_device_of_amd_are_noted(tmp_path: Path, line: str) -> None:
+    report = said(tmp_path, line)
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and "that were corrected, or that" in text_of(finding).summary
+    assert "that were corrected, or that" in report.statement
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:c1:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+        "amdgpu 0000:c1:00.0: amdgpu: 0 uncorrectable hardware errors detected in umc block",
+        "amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 1, 3 uncorrectable hardware errors detected in total in umc block",  # noqa: E501
+        "{1}[Hardware Error]: event severity: corrected",
+        "mce: [Hardware Error]: Machine check events logged",
+    ],
+)
+def test_other_lines_of_these_drivers_name_no_fault(tmp_path: Path, line: str) -> None:
+    report = said(tmp_path, line)
+    (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and not finding.evidence
