@@ -123,7 +123,7 @@ def test_a_training_that_had_ended_before_a_process_failed() -> None:
 def test_the_cpus_that_a_data_loader_found_are_noted_once(tmp_path: Path) -> None:
     warning = (
         "/x/torch/utils/data/dataloader.py:627: UserWarning: This DataLoader will create 32 worker processes in total. "
-        "Our suggested max number of worker in current system is {cpus}, which is smaller than what this DataLoader is\n"
+        "Our suggested max number of worker in current system is {cpus}, which is smaller than what this one is\n"
     )
     steps = "".join(f"step {n} loss {3 - n / 100:.2f}\n" for n in range(30))
     (tmp_path / "train.log").write_text(warning.format(cpus=8) * 2 + steps)
