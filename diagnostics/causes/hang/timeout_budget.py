@@ -9,6 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import LIKELY, PLAUSIBLE, POSSIBLE, Finding, confirmed
+from diagnostics.evidence.logs.patterns import moment
 from diagnostics.evidence.readers.log import WAITED
 
 _TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
@@ -38,6 +39,9 @@ def decide(stall: Stall) -> Finding:
     is_other = is_over and (took_s < timeout_s or len(more) > 1 or any(fact.kind == "steps" for fact in facts))
     # A launcher ends the job soon after the timeout, so that no longer work is reported to be over.
     is_other |= is_stated and not timeout_s <= took_s <= _LONGER * timeout_s
+    at_s = moment(work.text, 0.0) if work else None
+    ends = (moment(fact.text, at_s) for fact in timeouts if at_s)
+    is_other |= any(end and at_s and end - at_s > (1 - _SHARE) * timeout_s for end in ends)  # It was over long before.
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s or is_other:
         return _parts.unconfirmed(stall)
     state = symptoms(stall.job.evidence)
