@@ -124,6 +124,11 @@ class SetUp(Struct, frozen=True):
         """Whether the ranks have lines, so that theirs are not in another log."""
         return self.row in ("complete", "reach", "behind")
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether these ranks only lack connections, which NCCL may make when they come to a collective."""
+        return self.reached == _STAGES[-1]
+
 
 def set_up(evidence: Evidence) -> SetUp | None:
     """Return the set-up of the first communicator in which few ranks are behind, else of the last incomplete one.
@@ -149,9 +154,9 @@ def set_up(evidence: Evidence) -> SetUp | None:
         met = any(_stage(fact) for facts in reached.values() for fact in facts)
         silent = tuple(sorted(members - reached.keys() - (set() if met else spoke)))
         for at, stage in reversed([*enumerate(_STAGES)]):
-            have = {rank: fact for rank in sorted(reached) for fact in reached[rank] if _stage(fact) == at}
+            have = {rank: fact for rank in sorted(reached) for fact in reached[rank] if _passed(fact, at)}
             late = tuple(sorted(members - have.keys()))
-            if late and len(late) < len(have) and not silent:
+            if late and len(late) < len(have) and not silent and at in map(_stage, have.values()):
                 last = max((fact for rank in late for fact in reached[rank]), key=_stage, default=None)
                 is_short = last is None or (_stage(last), at) == (0, len(_STAGES) - 1)
                 row = "behind" if not is_short else "complete" if last else "reach"
@@ -163,6 +168,15 @@ def set_up(evidence: Evidence) -> SetUp | None:
             row = "together" if not few else "met" if met else "alone"
             incomplete = SetUp(comm, row, _STAGES[common], few, tuple(sorted(reached)), "", (inits[0], inits[-1]))
     return incomplete
+
+
+def _passed(fact: LogFact, at: int) -> bool:
+    """Return whether a line shows that its rank has passed a stage, which not every rank and version prints.
+
+    A communicator that is complete may still have no connections.
+    """
+    own, last = _stage(fact), len(_STAGES) - 1
+    return own >= at and (own < last or at == last or at <= _STAGES.index("Trees"))
 
 
 def _stage(fact: LogFact) -> int:

@@ -14,7 +14,8 @@ def decide(stall: Stall) -> Finding:
     """Decide from NCCL's lines about its set-up on several ranks, or the watchdog messages of all ranks of a group."""
     state = None if stall.job.finished() or stall.job.any_calls() else symptoms(stall.job.evidence)
     late = set_up(stall.job.evidence) if state and state.waits and all(wait.first for wait in state.waits) else None
-    if late is not None and late.blames:
+    waiting = {rank for wait in (state.waits if state else ()) for rank in wait.ranks}
+    if late is not None and late.blames and (not late.is_complete or waiting.issuperset(late.ranks)):
         parts = {"others": late.others, "nranks": len(late.ranks) + len(late.others), "comm": late.comm}
         facts = _TEXTS.facts(late.row, stage=late.stage, reached=late.reached, **parts)
         items = _parts.lines(late.lines)

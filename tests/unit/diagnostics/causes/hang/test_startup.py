@@ -314,6 +314,18 @@ def test_the_rank_that_is_behind_is_named_with_its_stage(
     assert not report.root_causes and f'printed "{missing}", and rank 2 did not' in report.statement
 
 
+def test_a_rank_that_has_not_come_to_the_collective_has_no_connections_either(tmp_path: Path) -> None:
+    text = BEGUN + COMPLETE + stages("channels", "rings", ranks=MOST)
+    assert not [root for root in said(tmp_path, text + WAITING).root_causes if root.cause == "hang.startup"]
+
+
+@pytest.mark.parametrize("skipped", ["affinity", "trees", "channels"])
+def test_a_stage_that_one_rank_does_not_print_is_passed_by_a_later_one(tmp_path: Path, skipped: str) -> None:
+    text = stages(skipped, ranks=MOST) + stages("rings")
+    for end in ("", COMPLETE):
+        assert not [root for root in said(tmp_path, BEGUN + text + end + WAITING).root_causes if root.ranks]
+
+
 def test_the_stages_of_a_communicator_are_not_those_of_one_before_it(tmp_path: Path) -> None:
     whole = BEGUN + stages("channels", "rings", "all_trees") + COMPLETE
     second = "".join(of_subgroup(rank, "START") for rank in range(4))
