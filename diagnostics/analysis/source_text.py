@@ -127,8 +127,7 @@ def _ranks(tree: ast.Module) -> re.Pattern[str]:
     """Return the names that the program sets to nothing but the rank, such as `r` in `r = dist.get_rank()`."""
     stored = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and type(node.ctx) is ast.Store)
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
-        targets, values = (getattr(side, "elts", [side]) for side in (node.targets[0], node.value))
-        rows = zip(targets, values, strict=False) if len(targets) == len(values) else ()
+        rows = zip(*(getattr(side, "elts", [side]) for side in (node.targets[0], node.value)), strict=False)
         stored.subtract(ast.unparse(to) for to, value in rows if _TEXT["rank"].fullmatch(ast.unparse(value)))
     return re.compile("|".join(rf"(?<![\w.]){name}\b" for name, others in stored.items() if others == 0) or "(?!)")
 
