@@ -31,6 +31,7 @@ _TEXT = patterns_beside(__file__)
 """Patterns by name. The table describes what each one matches."""
 _NO_ARGS = Args()
 
+_CLOSE_US = 100  # Accuracy of the end of a stretch of activity: a fifth of the time that ends one.
 _LAST_NS = 1 << 62
 """Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
 
@@ -72,6 +73,8 @@ class _Builder:
         self._launch_end = array("q")
         self._launch_lane = array("i")
         self._correlation = array("q")
+        self._known: tuple[int | str | None, int | str | None, float, float] = (None, None, 0.0, -1.0)
+        """Process, thread, and the times (us) between which its activity is known."""
 
     def run(self, scan: Scan[Event]) -> None:
         """Read all events; raises the errors of `Scan.batches`."""
@@ -127,12 +130,12 @@ class _Builder:
             handler = None
         elif kind == "runtime":
             is_launch = _TEXT["launch"].search(name)
-            handler = self._wait if _TEXT["wait"].search(name) else self._launch if is_launch else self._unkept
+            handler = self._wait if _TEXT["wait"].search(name) else self._launch if is_launch else self._active
         elif kind == "op" and not _TEXT["telling"].search(name):
             if self.all_ops is not False:
                 return self._op, self._names[name]  # Not remembered, as it changes with the first event on a device.
             self.skipped_ops += 1
-            handler = self._unkept
+            handler = self._active
         else:
             own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
             is_memory = kind == "memory" or _TEXT["transfer"].search(name)
@@ -205,26 +208,31 @@ class _Builder:
             self.all_ops = False
 
     def _launch(self, event: Event, name: int) -> None:
-        args, lane = event.args, self._lanes[event.pid, event.tid]
-        start, end = self._times(event)
+        args = event.args
         if args is not None and args.correlation is not None:
-            self._launched.append(_correlation(args))
+            (start, end), correlation = self._times(event), _correlation(args)
+            self._launched.append(correlation)
             self._launch_start.append(start)
             self._launch_end.append(end)
-            self._launch_lane.append(lane)
-        self.trace.activity.add(lane, start, end)
+            self._launch_lane.append(self._lanes[event.pid, event.tid])
+        self._active(event, name, keep=False)
 
     def _wait(self, event: Event, name: int) -> None:
         self.trace.syncs.add(*self._times(event), name, self._lanes[event.pid, event.tid])
         self._launch(event, name)
 
-    def _unkept(self, event: Event, name: int) -> None:
+    def _active(self, event: Event, name: int, keep: bool = True) -> None:
         """Note that the host does something; only what takes as long as a pause is kept, as it may be the reason."""
+        pid, tid, first, last = self._known
+        if first <= event.ts and event.ts + event.dur <= last and event.tid == tid and event.pid == pid:
+            return  # As nearly all: half of the events of a trace are short operations.
         start, end = self._times(event)
         lane = self._lanes[event.pid, event.tid]
         self.trace.activity.add(lane, start, end)
-        if end - start >= PAUSE_NS:
+        if keep and end - start >= PAUSE_NS:
             self.trace.ops.add(start, end, name, lane)
+        first, last = self.trace.activity[lane][-2:]
+        self._known = event.pid, event.tid, first / 1000, last / 1000 + _CLOSE_US
 
     def _op(self, event: Event, name: int) -> None:
         if event.ph != "X":
@@ -233,8 +241,8 @@ class _Builder:
         start, end = self._times(event)
         if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
             self.trace.op_messages[len(ops)] = self._message(event.args)
-        ops.add(start, end, name, lane := self._lanes[event.pid, event.tid])
-        self.trace.activity.add(lane, start, end)
+        ops.add(start, end, name, self._lanes[event.pid, event.tid])
+        self._active(event, name, keep=False)
 
     def _mark(self, event: Event, name: int) -> None:
         if event.ph != "X":
