@@ -8,13 +8,14 @@ from msgspec import Struct
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Ruler, holes, union
-from diagnostics.evidence.trace.model import PAUSE_NS, QUIET_NS, HostWork, Trace, host_work
+from diagnostics.evidence.trace.model import PAUSE_NS, QUIET_NS, HostWork, Trace, host_copy, host_work
 
 Reason = Literal["data", "sync", "host", "pause", "profiler", "wait"]
 """`host`: the host is busy launching; `pause`: it does something else, which is named, or nothing is seen of it;
 `profiler`: it serves the profiler."""
 DEVICE_NS = 2_000  # Shorter stretches between two kernels are device overhead.
 CPU_NS = 50_000  # For a run on CPU, shorter stretches are interpreter overhead between two operations.
+CLOCKS_NS = 5_000  # Accuracy to which the clocks of host and device agree.
 _LAUNCH_NS = 15_000
 """On an idle device a kernel starts 6 to 14 us after its launch began (measured: V100, A100, MI250)."""
 _NEAR_NS = 20_000  # Maximum delay between the device going idle and the return of the host's wait for it.
@@ -113,7 +114,12 @@ class _Host:
         # A stretch of activity lasts until the next one could have begun.
         self._active = Ruler(union((a, b + QUIET_NS) for own in busy for a, b in zip(own[::2], own[1::2])))
         ops, syncs = trace.ops, trace.syncs
-        self._syncs = sorted(zip(syncs.end, syncs.start, syncs.name, syncs.lane))
+        # Also the call of a copy to pageable memory returns only once the device has copied.
+        kinds_of_copies = [host_copy(name) for name in trace.names]
+        reads = {n for n, kind in enumerate(kinds_of_copies) if kind and not kind.to_device and kind.memory != "pinned"}
+        copies = zip(trace.returned, trace.launch, trace.device.name, trace.launcher, trace.device.end)
+        waits = [row[:4] for row in copies if row[2] in reads and row[0] >= row[4] - CLOCKS_NS]
+        self._syncs = sorted([*zip(syncs.end, syncs.start, syncs.name, syncs.lane), *waits])
         sync_names = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
         self._ops = sorted(row for row in zip(ops.start, ops.end, ops.name, ops.lane) if row[2] in sync_names)
 

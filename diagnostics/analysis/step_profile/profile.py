@@ -16,7 +16,7 @@ from diagnostics.analysis.step_profile.breakdown import (
     copy_profiles,
 )
 from diagnostics.analysis.step_profile.classify import TEXT, Call, Work, classify
-from diagnostics.analysis.step_profile.gaps import Gap, find_gaps
+from diagnostics.analysis.step_profile.gaps import CLOCKS_NS, Gap, find_gaps
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
 from diagnostics.contract.mesh import MODEL
@@ -27,7 +27,6 @@ INSIDE = frozenset({"control", *MODEL, *(f"mesh_{name}" for name in MODEL)})
 MAX_CALLS = 500_000  # Maximum number of collectives kept per rank.
 _RELEASED_NS = 30_000  # Maximum delay after a collective for a kernel that waited for it to start.
 _LONG_NS = 50_000  # Minimum duration of a long kernel: longer than a launch, so that a blocking launch is detectable.
-_CLOCKS_NS = 5_000  # Accuracy to which the clocks of host and device agree.
 _start = attrgetter("start")
 _AT_ONCE = 0.1  # Maximum share of a call that overlaps with compute for it to count as not overlapped.
 
@@ -149,7 +148,7 @@ def profile(trace: Trace) -> RankProfile:
     device, ops = trace.device, trace.ops
     kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
-    blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
+    blocking = [returned >= end - CLOCKS_NS for end, returned in long]
     spans: dict[str, list[Interval]] = {str(trace.lanes[lane][0]): [] for lane in set(device.lane)}
     for *span, lane in zip(device.start, device.end, device.lane) if len(spans) > 1 else ():
         spans[str(trace.lanes[lane][0])].append((span[0], span[1]))

@@ -70,6 +70,31 @@ def test_a_wait_for_the_device_that_ended_in_the_stretch(tmp_path: Path) -> None
     assert [(gap.reason, gap.detail) for gap in result if gap.length > 5 * DEVICE_NS][:1] == [("sync", "aten::item")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "returned_after", "reason"),
+    [
+        ("DtoH (Device -> Pageable)", True, "sync"),
+        ("DtoH (Device -> Pageable)", False, "host"),
+        ("DtoH (Device -> Pinned)", True, "host"),
+        ("HtoD (Pageable -> Device)", True, "host"),
+    ],
+)
+def test_reading_into_pageable_memory_is_a_wait(tmp_path: Path, kind: str, returned_after: bool, reason: str) -> None:
+    """`.cpu()` and `.item()` wait inside `cudaMemcpyAsync`; the synchronization after it finds all done."""
+    sim = Simulator(ranks=1)
+    sim.kernel(3000.0)
+    sim.copy(50.0, 4, kind)
+    if returned_after:
+        sim._block(0, sim.clocks[0].compute)
+    else:
+        busy(sim, 3000.0, every=100.0)
+    busy(sim, 300.0, every=100.0)
+    sim.kernel(100.0)
+    gap = max(gaps(tmp_path, sim)[0], key=lambda gap: gap.length)
+    assert gap.reason == reason and gap.length > 250_000
+    assert gap.detail == (f"Memcpy {kind}" if reason == "sync" else "")
+
+
 def test_a_wait_costs_at_most_as_long_as_it_took(tmp_path: Path) -> None:
     """The host reads a value that is ready almost at once, and then works for 12 ms by itself."""
     sim = Simulator(ranks=1)
