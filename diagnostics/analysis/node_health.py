@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.telemetry import TelemetryFile
-from diagnostics.evidence.readers.timeline import GpuSample, NodeSample
+from diagnostics.evidence.readers.timeline import GpuSample, HostSample, NodeSample
 
 SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
 """Reasons for lower clocks that indicate a fault (nvml.h, nvmlClocksEventReasons). `software_power_cap` is not among
@@ -48,10 +48,8 @@ class NodeHealth(Struct, frozen=True):
     """Time covered by the samples."""
     devices: tuple[DeviceHealth, ...]
     cores: int | None = None
-    usable_cores: int | None = None
-    """Cores that its ranks may run on."""
-    quota_cores: float | None = None
-    """CPU quota of the cgroup, in cores; None = no limit."""
+    last: HostSample = field(default_factory=HostSample)
+    """The last sample."""
     periods: int = 0
     """Scheduler periods in which the cgroup was runnable while it was sampled."""
     throttled_periods: int = 0
@@ -64,9 +62,6 @@ class NodeHealth(Struct, frozen=True):
     """Rank -> time up to the last sample during which its main thread was always in state D (uninterruptible sleep)."""
     resident: tuple[tuple[int, int, int], ...] = ()
     """Rank, and its resident bytes at the first and at the last sample."""
-    used_bytes: int | None = None
-    """Memory of the node that all processes used at the last sample."""
-    total_bytes: int | None = None
 
     @property
     def core_wait_share(self) -> float:
@@ -111,15 +106,12 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
         seconds=samples[-1].time_s - samples[0].time_s,
         devices=tuple(devices),
         cores=int(cores) if cores else None,
-        usable_cores=int(last.usable_cores) if last.usable_cores else None,
-        quota_cores=last.cgroup_cores,
+        last=last,
         periods=periods,
         throttled_periods=throttled,
         stolen_percent=fmean(stolen) if stolen else None,
         disk_waits_s=tuple((rank, samples[-1].time_s - since_s[rank]) for rank in sorted(since_s)),
         resident=tuple(_first_and_last(samples, "rank_rss_bytes")),
-        used_bytes=last.memory_used_bytes,
-        total_bytes=last.memory_total_bytes,
     )
 
 

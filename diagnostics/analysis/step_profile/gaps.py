@@ -1,7 +1,7 @@
 """Reasons for an idle device: data loader, host synchronisation, slow launches, host pause, or another stream."""
 
 from bisect import bisect_left, bisect_right
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -33,6 +33,8 @@ class Gap(Struct):
     """What the host did: the annotation or operation; `kernel_launch` if a launch blocked."""
     work: HostWork = ""
     """Kind of host work in a pause."""
+    caller: str = ""
+    """The innermost of the user's functions around a pause; empty if stacks are not recorded."""
 
     @property
     def length(self) -> int:
@@ -44,9 +46,8 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     """Return all stretches without work in the window, sorted by start."""
     least = DEVICE_NS if trace.on_device else CPU_NS
     stretches = holes(covers.busy.cover, begin, end, least)
-    if not stretches:
-        return []
-    host = _Host(trace)
+    lanes = {lane for lane, is_memory in zip(trace.launcher, trace.is_memory) if not is_memory}
+    host = _Host(trace, lanes or {lane for _, _, lane, _, _ in work.compute})
     if not trace.on_device:
         return [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in stretches]
     launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned, trace.device.name))
@@ -74,31 +75,37 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
             border = min(until, start + over - began)
             result += [Gap(start, border, "sync", wait)] if wait else []
             result += [Gap(border, until, "host")] if border < until else []
-    _name_pauses(result, trace)
+    _name_pauses(result, trace, lanes)
     return result
 
 
-def _name_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Name what a thread that launches does in pauses: the innermost annotation or operation around most of each."""
-    unnamed = [gap for gap in gaps if gap.reason == "pause" and not gap.detail]
-    starts, least = [gap.start for gap in unnamed], min((gap.length for gap in unnamed), default=0) * _MOST
-    innermost: dict[int, int] = {}
-    lanes = set(trace.launcher)
-    for spans in (trace.ops, trace.syncs, trace.marks) if unnamed else ():
+def _name_pauses(gaps: list[Gap], trace: Trace, lanes: set[int]) -> None:
+    """Name what a thread that launches does in pauses: the innermost annotation, operation or function around most.
+
+    A function that takes over twice as long does more than to pause, and only tells in which code of the user it is.
+    """
+    pauses = [gap for gap in gaps if gap.reason == "pause"]
+    starts, least = [gap.start for gap in pauses], min((gap.length for gap in pauses), default=0) * _MOST
+    around: dict[int, list[tuple[int, str, bool]]] = {start: [] for start in starts}
+    for spans in (trace.ops, trace.syncs, trace.marks, trace.functions) if pauses else ():
         for start, end, name, lane in zip(spans.start, spans.end, spans.name, spans.lane):
             if end - start < least or lane not in lanes or TEXT["step"].match(trace.names[name]):
                 continue
-            for gap in unnamed[max(0, bisect_right(starts, start) - 1) : bisect_left(starts, end)]:
-                covered = min(end, gap.end) - max(start, gap.start)
-                if covered >= _MOST * gap.length and end - start < innermost.get(gap.start, end - start + 1):
-                    innermost[gap.start] = end - start
-                    gap.detail = trace.names[name]
+            for gap in pauses[max(0, bisect_right(starts, start) - 1) : bisect_left(starts, end)]:
+                if min(end, gap.end) - max(start, gap.start) >= _MOST * gap.length:
+                    around[gap.start].append((end - start, trace.names[name], spans is trace.functions))
+    for gap in pauses:
+        rows = sorted(around[gap.start])
+        names = (name for length, name, is_function in rows if not is_function or length * _MOST <= gap.length)
+        gap.detail = gap.detail or next(names, "")
+        own = (name for _, name, is_function in rows if is_function and not TEXT["library"].search(name))
+        gap.caller = next(own, "")
 
 
 class _Host:
     """What the host does: its work by kind, how busy it is with launches, and its waits for the device."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, lanes: set[int]) -> None:
         kinds = [host_work(name) for name in trace.names]
         spans: dict[tuple[HostWork, int], list[tuple[int, int, int]]] = {}
         for start, end, name, lane in zip(trace.marks.start, trace.marks.end, trace.marks.name, trace.marks.lane):
@@ -108,8 +115,9 @@ class _Host:
                 spans.setdefault((kind, -1 if everywhere else lane), []).append((start, end, name))
         self._trace = trace
         self._spans = {key: sorted(rows) for key, rows in spans.items()}
-        self._rulers = {key: Ruler(union((start, end) for start, end, _ in rows)) for key, rows in spans.items()}
-        lanes = {lane for lane, is_memory in zip(trace.launcher, trace.is_memory) if not is_memory}
+        order = sorted(spans, key=lambda key: get_args(HostWork).index(key[0]))
+        self._rulers = {key: Ruler(union((start, end) for start, end, _ in spans[key])) for key in order}
+        self._lanes = lanes
         busy = [trace.activity[lane] for lane in lanes if lane in trace.activity]
         # A stretch of activity lasts until the next one could have begun.
         self._active = Ruler(union((a, b + QUIET_NS) for own in busy for a, b in zip(own[::2], own[1::2])))
@@ -132,10 +140,9 @@ class _Host:
         filled = {
             key: ruler.within(start, launch)
             for key, ruler in self._rulers.items()
-            if key[1] in (-1, thread) or thread < 0
+            if key[1] in (-1, thread) or (thread < 0 and key[1] in self._lanes)
         }
-        # Of two nested events that fill the same time, waiting for data is the actionable one.
-        key = max(filled, key=lambda key: (filled[key], key[0] == "data"), default=None)
+        key = max(filled, key=lambda key: filled[key], default=None)  # Of equals, the first.
         if key is None or filled[key] < (least := max(_MOST * (launch - start), 1)):
             return None
         kind = key[0]
@@ -144,7 +151,7 @@ class _Host:
         rows = self._spans[key]
         after = bisect_left(rows, (launch,))
         rows = [row for row in rows[max(0, after - _NEARBY) : after] if row[1] > start] or rows[:1]
-        longest = max(rows, key=lambda row: min(row[1], launch) - max(row[0], start))
+        longest = max(rows, key=lambda row: (min(row[1], launch) - max(row[0], start), row[1] - row[0]))
         detail = self._trace.names[longest[2]]
         reason: Reason = kind if kind in ("data", "profiler") else "pause"
         return Gap(start, end, reason, detail, "" if kind == "data" else kind)

@@ -20,7 +20,7 @@ def _reason(node: NodeHealth) -> str:
     """Return the table's name for the kind of shortage; empty if the ranks of a node have enough CPU."""
     if node.periods >= _PERIODS and node.throttled_periods >= _THROTTLED * node.periods:
         return "quota"
-    if node.usable_cores and node.cores and node.usable_cores < min(len(node.ranks), node.cores):
+    if node.last.usable_cores and node.cores and node.last.usable_cores < min(len(node.ranks), node.cores):
         return "affinity"
     stolen = (node.stolen_percent or 0) >= _STOLEN_PERCENT and node.seconds >= _STOLEN_S
     contended = node.devices and node.seconds >= _CONTENDED_S and node.core_wait_share >= _CONTENDED
@@ -29,7 +29,9 @@ def _reason(node: NodeHealth) -> str:
 
 def _shows(node: NodeHealth, reason: str) -> Phrase:
     share = node.throttled_periods / max(1, node.periods)
-    return _TEXTS.phrase(f"{reason}.what", node=node, quota=node.quota_cores or 0.0, share=share, ranks=len(node.ranks))
+    return _TEXTS.phrase(
+        f"{reason}.what", node=node, quota=node.last.cgroup_cores or 0.0, share=share, ranks=len(node.ranks)
+    )
 
 
 def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
@@ -44,9 +46,9 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
             evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, why)) for node, why in starved[:CITED]),
         )
-    measured = [node for node in nodes if node.usable_cores]
+    measured = [node for node in nodes if node.last.usable_cores]
     if measured:
-        cores = min(node.quota_cores or node.usable_cores or 0 for node in measured)
+        cores = min(node.last.cgroup_cores or node.last.usable_cores or 0 for node in measured)
         return _TEXTS.ruled_out(cores=cores)
     return _TEXTS.undecided()
 

@@ -20,8 +20,8 @@ _SMALL_BYTES = 1 << 30
 def _resident(node: NodeHealth) -> EvidenceItem:
     """Return what the ranks of a node held, which shows a rank that grew, a copy in each rank, or other processes."""
     _, first, last = zip(*node.resident)
-    figures = {"first": min(first), "low": min(last), "high": max(last), "total": node.total_bytes}
-    rest = max(0, (node.used_bytes or 0) - sum(last))
+    figures = {"first": min(first), "low": min(last), "high": max(last), "total": node.last.memory_total_bytes}
+    rest = max(0, (node.last.memory_used_bytes or 0) - sum(last))
     shown = _TEXTS.phrase(
         "resident", ranks=node.ranks, most=node.resident[last.index(max(last))][0], rest=rest, **figures
     )
@@ -46,7 +46,7 @@ def decide(stall: Stall) -> Finding:
     places = [(end.rank, frame) for end in guilty[:CITED] if (frame := own_line(end.frames))]
     limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
     lines = [fact.quoted() for fact in (*killed[:CITED], *limits[:1])]
-    nodes = [node for node in node_health(stall.job.evidence) if node.resident and node.total_bytes]
+    nodes = [node for node in node_health(stall.job.evidence) if node.resident and node.last.memory_total_bytes]
     lines += [_resident(node) for node in nodes if not ranks or set(node.ranks) & set(ranks)][:CITED]
     return confirmed(
         facts=_TEXTS.facts(

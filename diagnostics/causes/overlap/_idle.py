@@ -29,6 +29,8 @@ class Idle(Struct, frozen=True):
     within: str
     """What the host did in most of the longest stretches; empty if not recorded."""
     work: HostWork
+    caller: str
+    """The user's function in which that happens; empty if not recorded."""
     count: int
     """Number of the longest stretches."""
     longest_ms: float
@@ -44,11 +46,11 @@ def idle(view: Overview, reason: Reason) -> Idle:
         ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
         ms = worst
     gaps = [gap for profile in view.profiles if profile.rank in ranks for gap in profile.gaps if gap.reason == reason]
-    time: Counter[tuple[str, HostWork]] = Counter()
+    time: Counter[tuple[str, HostWork, str]] = Counter()
     for gap in gaps:
-        time[gap.detail, gap.work] += gap.length
-    within, work = max(time, key=lambda key: (time[key], key)) if time else ("", "")
-    return Idle(reason, ms, ranks, within, work, len(gaps), max((gap.length for gap in gaps), default=0) / MS)
+        time[gap.detail, gap.work, gap.caller] += gap.length
+    most = max(time, key=lambda key: (time[key], key), default=("", "", ""))
+    return Idle(reason, ms, ranks, *most, len(gaps), max((gap.length for gap in gaps), default=0) / MS)
 
 
 def _a_step(amounts: list[float]) -> float:

@@ -15,11 +15,14 @@ def decide(view: Overview) -> Finding:
     pauses = idle(view, "pause")
     if not view.on_device and not pauses.work:
         return _TEXTS.ruled_out("on_cpu")
-    row = pauses.work if pauses.work in _TEXTS else "within" if pauses.within else "unknown"
-    is_once = row == "unknown" and all(len(profile.steps) == 1 for profile in view.profiles)
+    row = (
+        pauses.work if pauses.work in _TEXTS else "within" if pauses.within else "code" if pauses.caller else "unknown"
+    )
+    is_once = row in ("code", "unknown") and all(len(profile.steps) == 1 for profile in view.profiles)
     if is_once and pauses.ms >= MOST * view.step_ms:
         return _TEXTS.undecided("once", idle=pauses, step_ms=view.step_ms, unit=view.unit)
-    return judged_idle(view, pauses, LIKELY, _TEXTS, row, kind=f" ({pauses.work})" if pauses.work else "")
+    called = _TEXTS.phrase("called", idle=pauses) if pauses.caller else ""
+    return judged_idle(view, pauses, LIKELY, _TEXTS, row, called=called, kind=pauses.work and f" ({pauses.work})")
 
 
 CAUSE = step_cause(__file__, decide)

@@ -88,10 +88,11 @@ KINDS: dict[str, str] = _TABLE["kinds"]
 DTYPE_BYTES: dict[str, int] = _TABLE["dtype_bytes"]
 _WORDS: dict[str, str] = _TABLE["words"]
 HostWork = Literal[
-    "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "input", "profiler"
-]
+    "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "network", "input",
+    "profiler", "sleep", "lock",
+]  # fmt: skip
 """`input`: the host waits for outside input, as a server waits for requests; `profiler`: it serves the profiler that
-records the trace. Empty = none of these."""
+records the trace. Empty = none of these. Of two that are nested and fill the same time, the first one is actionable."""
 _WORK: dict[str, re.Pattern[str]] = patterns_beside(__file__, "host_work")
 _COPY = _WORK.pop("copy")
 _LIST = re.compile(r"-?\d+")
@@ -275,6 +276,8 @@ class Trace(About):
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
     """Runtime calls in which the host waits for the device."""
+    functions: Spans = field(default_factory=Spans)
+    """Python functions on the host, by their stacks, that take at least `QUIET_NS`."""
     activity: Activity = field(default_factory=Activity)
     """Of a run on a device: operations and runtime calls, also those that are not kept."""
     fractional: bool = False

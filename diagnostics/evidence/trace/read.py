@@ -12,12 +12,14 @@ from diagnostics.evidence.trace.model import (
     KINDS,
     MAX_NAMES,
     PAUSE_NS,
+    QUIET_NS,
     Args,
     Event,
     GroupInfo,
     Indices,
     Message,
     Names,
+    Spans,
     Trace,
     host_work,
     message_of_args,
@@ -30,7 +32,6 @@ from diagnostics.evidence.trace.scan import Scan
 _TEXT = patterns_beside(__file__)
 """Patterns by name. The table describes what each one matches."""
 _NO_ARGS = Args()
-
 _CLOSE_US = 100  # Accuracy of the end of a stretch of activity: a fifth of the time that ends one.
 _LAST_NS = 1 << 62
 """Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
@@ -69,9 +70,7 @@ class _Builder:
         self._lanes = Indices(trace.lanes)
         self._launched = array("q")
         """Correlation of each launch."""
-        self._launch_start = array("q")
-        self._launch_end = array("q")
-        self._launch_lane = array("i")
+        self._launches = Spans()
         self._correlation = array("q")
         self._known: tuple[int | str | None, int | str | None, float, float] = (None, None, 0.0, -1.0)
         """Process, thread, and the times (us) between which its activity is known."""
@@ -126,7 +125,9 @@ class _Builder:
             host_work(name) or (kind == "op" and _TEXT["annotation"].search(name))
         ):
             handler = self._mark
-        elif kind == "function" or (kind == "kernel" and _TEXT["event"].search(name)):
+        elif kind == "function":
+            handler = self._function
+        elif kind == "kernel" and _TEXT["event"].search(name):
             handler = None
         elif kind == "runtime":
             is_launch = _TEXT["launch"].search(name)
@@ -140,7 +141,8 @@ class _Builder:
             own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
             is_memory = kind == "memory" or _TEXT["transfer"].search(name)
             handler = own.get(kind) or partial(self._kernel, memory=int(bool(is_memory)))
-        taker = None if handler is None else (handler, self._names[name])
+        # Most functions are short, and their names are too many to be kept.
+        taker = None if handler is None else (handler, -1 if handler == self._function else self._names[name])
         if len(table) < MAX_NAMES:
             table[name] = taker
         return taker
@@ -148,11 +150,10 @@ class _Builder:
     def finish(self) -> Trace:
         """Link device work to its launch, set the first and the last time, and return the trace."""
         trace = self.trace
-        start, lane, returned = self._launch_start, self._launch_lane, self._launch_end
-        launches = places(self._launched, self._correlation)
-        trace.launch = array("q", (start[i] if i >= 0 else -1 for i in launches))
-        trace.launcher = array("i", (lane[i] if i >= 0 else -1 for i in launches))
-        trace.returned = array("q", (returned[i] if i >= 0 else -1 for i in launches))
+        own, launches = self._launches, places(self._launched, self._correlation)
+        trace.launch = array("q", (own.start[i] if i >= 0 else -1 for i in launches))
+        trace.launcher = array("i", (own.lane[i] if i >= 0 else -1 for i in launches))
+        trace.returned = array("q", (own.end[i] if i >= 0 else -1 for i in launches))
         all_spans = [spans for spans in (trace.device, trace.ops, trace.marks) if len(spans)]
         trace.first_ns = min((min(spans.start) for spans in all_spans), default=0)
         trace.last_ns = max((max(spans.end) for spans in all_spans), default=0)
@@ -210,11 +211,9 @@ class _Builder:
     def _launch(self, event: Event, name: int) -> None:
         args = event.args
         if args is not None and args.correlation is not None:
-            (start, end), correlation = self._times(event), _correlation(args)
+            times, correlation = self._times(event), _correlation(args)
             self._launched.append(correlation)
-            self._launch_start.append(start)
-            self._launch_end.append(end)
-            self._launch_lane.append(self._lanes[event.pid, event.tid])
+            self._launches.add(*times, name, self._lanes[event.pid, event.tid])
         self._active(event, name, keep=False)
 
     def _wait(self, event: Event, name: int) -> None:
@@ -254,6 +253,11 @@ class _Builder:
             message = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
             trace.mark_messages[len(trace.marks)] = message
         trace.marks.add(start, end, name, self._lanes[event.pid, event.tid])
+
+    def _function(self, event: Event, _: int) -> None:
+        if event.dur >= QUIET_NS / 1000 and event.ph == "X":
+            lane = self._lanes[event.pid, event.tid]
+            self.trace.functions.add(*self._times(event), self._names[event.name], lane)
 
     def _message(self, args: Args) -> Message:
         message = message_of_args(args)

@@ -21,7 +21,7 @@ QUOTA = {"cgroup_cores": 1.5, "cgroup_periods": (7000, 10), "cgroup_throttled_pe
     ("host", "words"),
     [
         (QUOTA, "quota of 1.5 cores was used up in 60% of 590 periods"),
-        ({"usable_cores": 1}, "2 ranks may run on 1 core of 16 (affinity)"),
+        ({"usable_cores": 1}, "2 ranks may run on 1 of 16 cores (affinity)"),
         ({"stolen_cpu_percent": 35.0}, "the hypervisor gave 35% of the CPU to other machines"),
     ],
 )
@@ -87,7 +87,7 @@ def test_ranks_that_really_share_a_core(tmp_path: Path) -> None:
         [sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", "affinity"], check=True, timeout=stretched(60)
     )
     finding = decided(tmp_path, ID)
-    assert finding.status == "confirmed" and "on 1 core of" in text_of(finding).summary
+    assert finding.status == "confirmed" and "on 1 of" in text_of(finding).summary
 
 
 def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:

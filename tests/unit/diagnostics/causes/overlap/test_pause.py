@@ -58,6 +58,11 @@ def test_a_pause_says_what_lies_in_it(tmp_path: Path, detect: Any) -> None:
         ({"function": "torch/serialization.py(950): save"}, "checkpoint", "async_save"),
         ({"function": "queue.py(154): get"}, "input", "requests"),
         ({"function": "selectors.py(451): select"}, "input", "requests"),
+        ({"function": "<built-in function sleep>"}, "sleep", "sleep"),
+        ({"function": "http/client.py(1388): getresponse"}, "network", "thread of its own"),
+        ({"function": "<method 'acquire' of '_thread.lock' objects>"}, "lock", "other thread"),
+        ({"function": "torch/distributed/checkpoint/state_dict_saver.py(150): save"}, "checkpoint", "async_save"),
+        ({"function": "<built-in function _cuda_emptyCache>"}, "allocator", "empty_cache"),
     ],
 )
 def test_the_kind_is_read_from_what_the_host_does(
@@ -70,6 +75,61 @@ def test_the_kind_is_read_from_what_the_host_does(
     finding = finding_of(detection, "overlap.pause")
     assert said(finding)[0] == said(finding)[1].work == kind
     assert remedy in text_of(finding).remedies[0].change
+
+
+OWN, LOG = "train.py(9): report", "wandb/sdk/run.py(7): log"
+
+
+def nested(sim: Simulator, *functions: str, lead_us: float = 0.0, thread: int | None = None) -> None:
+    """Functions that call one another, outermost first; the innermost runs for 40 ms, each other one a bit longer."""
+    main, starts = sim.thread, [clock.host for clock in sim.clocks]
+    sim.thread = main if thread is None else thread
+    for n, name in enumerate(functions):
+        for clock, start in zip(sim.clocks, starts):
+            clock.host = start - (lead_us if n == 0 else 0.0)
+        sim.host(40_000.0 + 10.0 * (len(functions) - n) + (lead_us if n == 0 else 0.0), function=name)
+    sim.thread = main
+    for clock, start in zip(sim.clocks, starts):
+        clock.host = start + (40_000.0 if thread is None else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("functions", "lead_us", "row", "within", "caller"),
+    [
+        ((OWN, "<built-in function sleep>"), 0.0, "sleep", "<built-in function sleep>", OWN),
+        ((OWN, LOG, "http/client.py(5): send", "ssl.py(7): send"), 0.0, "network", LOG, OWN),
+        ((OWN, "pandas/io/csv.py(3): to_csv"), 0.0, "within", "pandas/io/csv.py(3): to_csv", OWN),
+        ((OWN,), 0.0, "within", OWN, OWN),
+        # It also does the work of the step, so that it is not what the pause is; its code is.
+        (("train.py(3): train_step",), 60_000.0, "code", "", "train.py(3): train_step"),
+    ],
+)  # fmt: skip
+def test_a_function_in_the_stacks_names_the_pause(
+    tmp_path: Path, detect: Any, functions: tuple[str, ...], lead_us: float, row: str, within: str, caller: str
+) -> None:
+    sim = Simulator()
+    write(ddp(sim, per_step=lambda: nested(sim, *functions, lead_us=lead_us)), tmp_path)
+    finding = finding_of(detect(tmp_path), "overlap.pause")
+    assert (finding.status, *said(finding)[:1]) == ("confirmed", row)
+    assert (said(finding)[1].within, said(finding)[1].caller) == (within, caller)
+    summary = text_of(finding).summary
+    assert caller in summary and (f"called in {caller}" in summary) == (row != "code")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<method 'acquire' of '_thread.lock' objects>", "tensorboard/writer.py(9): run", "<built-in function sleep>"],
+)
+def test_functions_of_threads_that_launch_nothing_name_no_pause(tmp_path: Path, detect: Any, name: str) -> None:
+    sim = Simulator()
+
+    def idle() -> None:
+        nested(sim, "own.py(1): watch", name, thread=99)
+        sim.host(40_000.0)
+
+    write(ddp(sim, per_step=idle), tmp_path)
+    finding = finding_of(detect(tmp_path), "overlap.pause")
+    assert (finding.status, said(finding)[0]) == ("confirmed", "unknown")
 
 
 def test_many_short_allocations_are_no_late_launches(tmp_path: Path, detect: Any) -> None:
@@ -153,7 +213,7 @@ def test_a_real_trace_of_the_first_steps_loads_kernels(detect: Any) -> None:
 def test_every_kind_of_work_has_a_purpose_a_change_and_a_reason() -> None:
     rows = table_beside(pause.__file__)["texts"]
     kinds = set(get_args(HostWork)) - {"", "data", "profiler"}
-    assert set(rows) == kinds | {"within", "unknown", "shown", "on_cpu", "once"}
+    assert set(rows) == kinds | {"within", "code", "called", "unknown", "shown", "on_cpu", "once"}
     assert all(rows[kind]["remedies"] and "{idle.within}" in rows[kind]["summary"] for kind in kinds)
 
 
