@@ -47,14 +47,14 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     least = DEVICE_NS if trace.on_device else CPU_NS
     stretches = holes(covers.busy.cover, begin, end, least)
     lanes = {lane for lane, is_memory in zip(trace.launcher, trace.is_memory) if not is_memory}
-    host = _Host(trace, lanes or {lane for _, _, lane, _, _ in work.compute})
-    if not trace.on_device:
-        return [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in stretches]
+    lanes = lanes or {lane for _, _, lane, _, _ in work.compute}
+    host = _Host(trace, lanes)
     launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned, trace.device.name))
     starts = [row[0] for row in launches]
     first_use = {row[4]: row[0] for row in reversed(launches)}
-    result = []
-    for start, until in stretches:
+    on_cpu = () if trace.on_device else stretches
+    result = [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in on_cpu]
+    for start, until in stretches if trace.on_device else ():
         n = bisect_right(starts, until - 1)
         # Behind the last work, nothing is launched until the end.
         launch, thread, returned, name = launches[n][1:] if n < len(launches) else (until, launches[-1][2], until, -1)

@@ -72,7 +72,7 @@ class _Builder:
         """Correlation of each launch."""
         self._launches = Spans()
         self._correlation = array("q")
-        self._known: tuple[int | str | None, int | str | None, float, float] = (None, None, 0.0, -1.0)
+        self._recent_activity: tuple[int | str | None, int | str | None, float, float] = (None, None, 0.0, -1.0)
         """Process, thread, and the times (us) between which its activity is known."""
 
     def run(self, scan: Scan[Event]) -> None:
@@ -222,7 +222,7 @@ class _Builder:
 
     def _active(self, event: Event, name: int, keep: bool = True) -> None:
         """Note that the host does something; only what takes as long as a pause is kept, as it may be the reason."""
-        pid, tid, first, last = self._known
+        pid, tid, first, last = self._recent_activity
         if first <= event.ts and event.ts + event.dur <= last and event.tid == tid and event.pid == pid:
             return  # As nearly all: half of the events of a trace are short operations.
         start, end = self._times(event)
@@ -231,7 +231,7 @@ class _Builder:
         if keep and end - start >= PAUSE_NS:
             self.trace.ops.add(start, end, name, lane)
         first, last = self.trace.activity[lane][-2:]
-        self._known = event.pid, event.tid, first / 1000, last / 1000 + _CLOSE_US
+        self._recent_activity = event.pid, event.tid, first / 1000, last / 1000 + _CLOSE_US
 
     def _op(self, event: Event, name: int) -> None:
         if event.ph != "X":

@@ -325,3 +325,22 @@ def test_what_ran_before_the_trace_began_is_no_pause(tmp_path: Path, detect: Any
     write(sim, tmp_path)
     texts = status(detect(tmp_path))
     assert texts["overlap.pause"] == texts["overlap.host_bound"] == "ruled_out"
+
+
+@pytest.mark.parametrize(("thread", "expected"), [(1, "confirmed"), (9, "ruled_out")])
+def test_on_cpu_only_threads_that_compute_pause(tmp_path: Path, detect: Any, thread: int, expected: str) -> None:
+    """A writer that waits in `queue.get` beside a host that does so is no pause."""
+    events = []
+    for step in range(3):
+        for kind, label, at_us, length_us, tid in (
+            ("user_annotation", f"ProfilerStep#{step}", 0, 100_000, 1), ("cpu_op", "aten::mm", 0, 60_000, 1),
+            ("python_function", OWN, 60_000, 40_000, 1),
+            ("python_function", "queue.py(154): get", 60_001, 39_998, thread),
+        ):  # fmt: skip
+            times = {"ts": 100_000 * step + at_us, "dur": length_us}
+            events.append({"ph": "X", "cat": kind, "name": label, "pid": 1, "tid": tid, **times, "args": {}})
+    header = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 1}}
+    (tmp_path / "rank0.json").write_text(json.dumps({**header, "traceEvents": events}))
+    finding = finding_of(detect(tmp_path), "overlap.pause")
+    assert finding.status == expected
+    assert expected == "ruled_out" or (said(finding)[0], said(finding)[1].caller) == ("input", OWN)

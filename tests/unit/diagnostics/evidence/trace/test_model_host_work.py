@@ -33,6 +33,7 @@ from diagnostics.evidence.trace.model import HostCopy, host_copy, host_work
         ("wandb/sdk/wandb_run.py(1720): log", "network"),
         ("mlflow/tracking/fluent.py(800): log_metrics", "network"),
         ("<method 'sendall' of '_socket.socket' objects>", "network"),
+        ("<built-in method send of socket object at 0x7fba>", "network"),
         ("<built-in function getaddrinfo>", "network"),
         ("train.py(88): send_logs", ""),
         ("<built-in function sleep>", "sleep"),
