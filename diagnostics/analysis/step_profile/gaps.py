@@ -118,9 +118,9 @@ class _Host:
         order = sorted(spans, key=lambda key: get_args(HostWork).index(key[0]))
         self._rulers = {key: Ruler(union((start, end) for start, end, _ in spans[key])) for key in order}
         self._lanes = lanes
-        busy = [trace.activity[lane] for lane in lanes if lane in trace.activity]
+        busy = zip(trace.activity.start, trace.activity.end, trace.activity.lane)
         # A stretch of activity lasts until the next one could have begun.
-        self._active = Ruler(union((a, b + QUIET_NS) for own in busy for a, b in zip(own[::2], own[1::2])))
+        self._active = Ruler(union((start, end + QUIET_NS) for start, end, lane in busy if lane in lanes))
         ops, syncs = trace.ops, trace.syncs
         # Also the call of a copy to pageable memory returns only once the device has copied.
         kinds_of_copies = [host_copy(name) for name in trace.names]

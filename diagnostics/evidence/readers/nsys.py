@@ -140,7 +140,7 @@ class _Reader:
         trace.launch.append(launch)
         trace.returned.append(returned)
         trace.launcher.append(lane := self.lanes[device][thread >> 24, thread] if thread >= 0 else -1)
-        trace.activity.add(lane, launch, returned)
+        trace.add_activity(launch, returned, lane)
         return thread
 
     def _kernels(self, launches: _Launches) -> dict[int, int]:

@@ -199,25 +199,6 @@ QUIET_NS = 500_000
 limited by their launches, at most 7% of that time is in stretches of 0.2 ms or more."""
 
 
-class Activity(dict[int, list[int]]):
-    """Where each host thread runs operations and calls in quick succession: lane -> start and end of each stretch."""
-
-    def add(self, lane: int, start: int, end: int) -> None:
-        """Add an operation or call (ns). Of one that takes as long as a pause, only its start and end are activity."""
-        if end - start >= PAUSE_NS:
-            self.add(lane, start, start)
-            start = end
-        if lane not in self:
-            self[lane] = [start, end]
-        own = self[lane]
-        if start < own[-2] - QUIET_NS or start > own[-1] + QUIET_NS:
-            own += (start, end)
-        elif end > own[-1]:
-            own[-1] = end
-        elif start < own[-2]:
-            own[-2] = start
-
-
 class GroupInfo(Struct):
     """A process group as the trace describes it."""
 
@@ -278,12 +259,20 @@ class Trace(About):
     """Runtime calls in which the host waits for the device."""
     functions: Spans = field(default_factory=Spans)
     """Python functions on the host, by their stacks, that take at least `QUIET_NS`."""
-    activity: Activity = field(default_factory=Activity)
-    """Of a run on a device: operations and runtime calls, also those that are not kept."""
+    activity: Spans = field(default_factory=Spans)
+    """When host threads run operations and calls, also those that are not kept; their names are not. Stretches in
+    quick succession may be one."""
     fractional: bool = False
     """Whether any time is not a whole number of microseconds."""
     first_ns: int = 0
     last_ns: int = 0
+
+    def add_activity(self, start_ns: int, end_ns: int, lane: int) -> None:
+        """Add an operation or call. Of one that takes as long as a pause, only its start and end are activity."""
+        if end_ns - start_ns >= PAUSE_NS:
+            self.activity.add(start_ns, start_ns, 0, lane)
+            start_ns = end_ns
+        self.activity.add(start_ns, end_ns, 0, lane)
 
     @property
     def on_device(self) -> bool:

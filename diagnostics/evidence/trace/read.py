@@ -227,11 +227,10 @@ class _Builder:
             return  # As nearly all: half of the events of a trace are short operations.
         start, end = self._times(event)
         lane = self._lanes[event.pid, event.tid]
-        self.trace.activity.add(lane, start, end)
+        self.trace.add_activity(start, end, lane)
         if keep and end - start >= PAUSE_NS:
             self.trace.ops.add(start, end, name, lane)
-        first, last = self.trace.activity[lane][-2:]
-        self._recent_activity = event.pid, event.tid, first / 1000, last / 1000 + _CLOSE_US
+        self._recent_activity = event.pid, event.tid, self.trace.activity.start[-1] / 1000, end / 1000 + _CLOSE_US
 
     def _op(self, event: Event, name: int) -> None:
         if event.ph != "X":
