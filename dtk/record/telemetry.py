@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import torch
 
+from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from diagnostics.contract.files import kernel_text
 from dtk.record.activity import scheduled_s
@@ -22,6 +23,7 @@ from dtk.record.nvml import Device, find_device, open_nvml
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
+SYSTEM = Path("/sys")
 
 
 def cuda_uuids(device: torch.device) -> list[str]:
@@ -57,15 +59,17 @@ class Telemetry:
 
     def _run(self) -> None:
         with guarded("telemetry"):
-            devices: list[Device] = []
+            devices, nodes = list[Device](), dict[str, int]()
             uuids, (nvml, reason) = self.uuids(), open_nvml()
             if nvml is not None:
                 try:
                     devices = [find_device(nvml, uuid, i) for i, uuid in enumerate(uuids)]
+                    infos = [nvml.nvmlDeviceGetPciInfo(device.handle) for device in devices]  # By local rank.
+                    nodes = {str(self.rank + local): device_numa_node(pci) for local, pci in enumerate(infos)}
                     reason = "the run uses no CUDA device"
                 except nvml.NVMLError as error:
                     reason = f"NVML: {error}"
-            host = Host(self.paths, self.rank)
+            host = Host(self.paths, self.rank, nodes)
             names = ("index", "uuid", "name", "signals", "unsupported")
             gpu = [{name: getattr(device, name) for name in names} for device in devices]
             about = {"kind": "about", "schema_version": SCHEMA_VERSION, "time_s": time.time()}
@@ -80,7 +84,8 @@ class Telemetry:
 class Host:
     """Samples of this machine: CPU, memory, the node's ranks, network counters."""
 
-    def __init__(self, paths: RunPaths, first_rank: int) -> None:
+    def __init__(self, paths: RunPaths, first_rank: int, gpu_nodes: Mapping[str, int]) -> None:
+        self._gpu_nodes = gpu_nodes
         # Launchers number the ranks of one node consecutively, starting with local_rank 0.
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._heartbeats = {rank: paths.heartbeat(rank) for rank in range(first_rank, first_rank + local_size)}
@@ -96,13 +101,14 @@ class Host:
         sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}
         scheduled = {str(rank): scheduled_s(process.pid) for rank, process in self._processes.items()}
         sample["rank_core_wait_s"] = {rank: times and round(times[1], 3) for rank, times in scheduled.items()}
+        sample |= {"rank_numa_nodes": {}, "rank_gpu_numa_node": self._gpu_nodes}
         sample |= {"memory_used_bytes": memory.total - memory.available, "memory_total_bytes": memory.total}
         sample |= cpu_figures()
-        stolen = getattr(psutil.cpu_times_percent(), "steal", None)
-        if own is not None:
-            sample["others_cpu_percent"] = round(max(0.0, busy - own), 1)
-        if stolen is not None:
-            sample["stolen_cpu_percent"] = stolen
+        sample["others_cpu_percent"] = None if own is None else round(max(0.0, busy - own), 1)
+        sample["stolen_cpu_percent"] = getattr(psutil.cpu_times_percent(), "steal", None)
+        for rank, process in self._processes.items():
+            with suppress(psutil.Error, AttributeError):  # Only Linux has affinities and NUMA nodes to read.
+                sample["rank_numa_nodes"][str(rank)] = numa_nodes(tuple(process.cpu_affinity()))
         if network is not None:
             sample |= {"network_sent_bytes": network.bytes_sent, "network_received_bytes": network.bytes_recv}
             sample |= {"network_errors": network.errin + network.errout}
@@ -132,6 +138,18 @@ class Host:
         return resident, waiting, used / (psutil.cpu_count() or 1) if is_complete else None
 
 
+@cache
+def numa_nodes(cpus: tuple[int, ...], root: Path = SYSTEM) -> list[int]:
+    """Return the NUMA nodes that the CPUs belong to; empty if sysfs does not tell."""
+    folders = root.glob("devices/system/node/node[0-9]*")
+    return sorted(int(folder.name[4:]) for folder in folders if any((folder / f"cpu{cpu}").exists() for cpu in cpus))
+
+
+def device_numa_node(pci: Any, root: Path = SYSTEM) -> int:
+    """Return the NUMA node of a PCI device, given as NVML does; -1 if the kernel does not know it."""
+    return int(kernel_text(root / f"bus/pci/devices/{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0/numa_node") or -1)
+
+
 def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
     """Return the cores of this process, and the counters of its cgroup since its creation.
 
@@ -139,9 +157,7 @@ def cpu_figures(root: Path = ROOT, own: Path = OWN) -> dict[str, float]:
     `cgroup_throttled_periods` count scheduler periods, and those in which the quota was exhausted. Source:
     Documentation/admin-guide/cgroup-v2.rst (cpu.stat, cpu.max) and scheduler/sched-bwc.rst (version 1).
     """
-    figures: dict[str, float] = {}
-    if hasattr(os, "sched_getaffinity"):
-        figures["usable_cores"] = len(os.sched_getaffinity(0))
+    figures: dict[str, float] = {"usable_cores": usable_cores()}
     folder = _folder(root, own)
     if folder is None:
         return figures

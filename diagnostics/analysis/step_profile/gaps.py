@@ -8,7 +8,7 @@ from msgspec import Struct
 from diagnostics.analysis.step_profile.breakdown import Covers
 from diagnostics.analysis.step_profile.classify import TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Ruler, holes, union
-from diagnostics.evidence.trace.model import PAUSE_NS, QUIET_NS, HostWork, Trace, host_copy, host_work
+from diagnostics.evidence.trace.model import PAUSE_NS, QUIET_NS, HostCopy, HostWork, Trace, host_copy, host_work
 
 Reason = Literal["data", "sync", "host", "pause", "profiler", "wait"]
 """`host`: the host is busy launching; `pause`: it does something else, which is named, or nothing is seen of it;
@@ -80,10 +80,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
 
 
 def _name_pauses(gaps: list[Gap], trace: Trace, lanes: set[int]) -> None:
-    """Name what a thread that launches does in pauses: the innermost annotation, operation or function around most.
-
-    A function that takes over twice as long does more than to pause, and only tells in which code of the user it is.
-    """
+    """Name what a thread that launches does in pauses: the innermost annotation, operation or function around most."""
     pauses = [gap for gap in gaps if gap.reason == "pause"]
     starts, least = [gap.start for gap in pauses], min((gap.length for gap in pauses), default=0) * _MOST
     around: dict[int, list[tuple[int, str, bool]]] = {start: [] for start in starts}
@@ -95,7 +92,7 @@ def _name_pauses(gaps: list[Gap], trace: Trace, lanes: set[int]) -> None:
                 if min(end, gap.end) - max(start, gap.start) >= _MOST * gap.length:
                     around[gap.start].append((end - start, trace.names[name], spans is trace.functions))
     for gap in pauses:
-        rows = sorted(around[gap.start])
+        rows = sorted(around[gap.start])  # A function that takes over twice as long does more than to pause.
         names = (name for length, name, is_function in rows if not is_function or length * _MOST <= gap.length)
         gap.detail = gap.detail or next(names, "")
         own = (name for _, name, is_function in rows if is_function and not TEXT["library"].search(name))
@@ -123,10 +120,9 @@ class _Host:
         self._active = Ruler(union((start, end + QUIET_NS) for start, end, lane in busy if lane in lanes))
         ops, syncs = trace.ops, trace.syncs
         # Also the call of a copy to pageable memory returns only once the device has copied.
-        kinds_of_copies = [host_copy(name) for name in trace.names]
-        reads = {n for n, kind in enumerate(kinds_of_copies) if kind and not kind.to_device and kind.memory != "pinned"}
+        reads = [host_copy(name) in (HostCopy(False, "pageable"), HostCopy(False, "")) for name in trace.names]
         copies = zip(trace.returned, trace.launch, trace.device.name, trace.launcher, trace.device.end)
-        waits = [row[:4] for row in copies if row[2] in reads and row[0] >= row[4] - CLOCKS_NS]
+        waits = [row[:4] for row in copies if reads[row[2]] and row[0] >= row[4] - CLOCKS_NS]
         self._syncs = sorted([*zip(syncs.end, syncs.start, syncs.name, syncs.lane), *waits])
         sync_names = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
         self._ops = sorted(row for row in zip(ops.start, ops.end, ops.name, ops.lane) if row[2] in sync_names)

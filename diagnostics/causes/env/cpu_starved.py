@@ -1,8 +1,8 @@
-"""The ranks of a node get less CPU than they need: a cgroup quota, their affinity, the hypervisor, or other threads."""
+"""The ranks of a node lack CPU: a cgroup quota, their affinity, the hypervisor, other threads, or far NUMA nodes."""
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import CITED, LIKELY, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import CITED, LIKELY, SUSPECTED, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -46,11 +46,16 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
             evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, why)) for node, why in starved[:CITED]),
         )
-    measured = [node for node in nodes if node.last.usable_cores]
-    if measured:
-        cores = min(node.last.cgroup_cores or node.last.usable_cores or 0 for node in measured)
-        return _TEXTS.ruled_out(cores=cores)
-    return _TEXTS.undecided()
+    far = {
+        rank
+        for node in nodes
+        for rank, own in node.last.rank_numa_nodes.items()
+        if own and node.last.rank_gpu_numa_node.get(rank, -1) not in (-1, *own)
+    }
+    if far:  # What it costs is not measured.
+        return confirmed(facts=_TEXTS.facts("numa", ranks=far), confidence=SUSPECTED, ranks=tuple(sorted(far)))
+    cores = [node.last.cgroup_cores or node.last.usable_cores for node in nodes if node.last.usable_cores]
+    return _TEXTS.ruled_out(cores=min(cores)) if cores else _TEXTS.undecided()
 
 
 CAUSE = declared(__file__, node_health, decide)

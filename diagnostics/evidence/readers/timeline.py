@@ -49,6 +49,8 @@ class HostSample(_Memory):
     rank_rss_bytes: dict[int, Size | None] = {}
     ranks_in_disk_wait: list[int] = []
     rank_core_wait_s: dict[int, Share | None] = {}
+    rank_numa_nodes: dict[int, list[int]] = {}
+    rank_gpu_numa_node: dict[int, int] = {}
     cpu_percent: Share | None = None
     stolen_cpu_percent: Share | None = None
     usable_cores: Share | None = None

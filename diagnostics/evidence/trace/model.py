@@ -260,8 +260,7 @@ class Trace(About):
     functions: Spans = field(default_factory=Spans)
     """Python functions on the host, by their stacks, that take at least `QUIET_NS`."""
     activity: Spans = field(default_factory=Spans)
-    """When host threads run operations and calls, also those that are not kept; their names are not. Stretches in
-    quick succession may be one."""
+    """When host threads run operations and calls, also those that are not kept; without their names."""
     fractional: bool = False
     """Whether any time is not a whole number of microseconds."""
     first_ns: int = 0

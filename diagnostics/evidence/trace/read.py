@@ -93,7 +93,7 @@ class _Builder:
                     taker = table[event.name]
                 except KeyError:
                     taker = self._handler(event, table)
-                if taker is not None:
+                if taker is not None and event.ph == "X":
                     try:
                         taker[0](event, taker[1])
                     except (OverflowError, ValueError):  # An impossible number.
@@ -191,8 +191,6 @@ class _Builder:
         return start, end
 
     def _kernel(self, event: Event, name: int, memory: int = 0) -> None:
-        if event.ph != "X":
-            return
         trace, args = self.trace, event.args or _NO_ARGS
         start, end = self._times(event)
         correlation = _correlation(args)
@@ -233,8 +231,6 @@ class _Builder:
         self._recent_activity = event.pid, event.tid, self.trace.activity.start[-1] / 1000, end / 1000 + _CLOSE_US
 
     def _op(self, event: Event, name: int) -> None:
-        if event.ph != "X":
-            return
         ops = self.trace.ops
         start, end = self._times(event)
         if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
@@ -243,8 +239,6 @@ class _Builder:
         self._active(event, name, keep=False)
 
     def _mark(self, event: Event, name: int) -> None:
-        if event.ph != "X":
-            return
         trace, args = self.trace, event.args
         start, end = self._times(event)
         if _TEXT["comms"].match(event.name):
@@ -254,7 +248,7 @@ class _Builder:
         trace.marks.add(start, end, name, self._lanes[event.pid, event.tid])
 
     def _function(self, event: Event, _: int) -> None:
-        if event.dur >= QUIET_NS / 1000 and event.ph == "X":
+        if event.dur >= QUIET_NS / 1000:
             lane = self._lanes[event.pid, event.tid]
             self.trace.functions.add(*self._times(event), self._names[event.name], lane)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import text_of
+from diagnostics.contract.findings import SURE, text_of
 from dtk.record.telemetry import ROOT
 from tests.patience import stretched
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
@@ -44,6 +44,28 @@ def test_each_way_to_lack_cpu(tmp_path: Path, host: dict[str, object], words: st
 def test_enough_of_it(tmp_path: Path, host: dict[str, object], status: str) -> None:
     (tmp_path / "node_00000.jsonl").write_text(telemetry(host=[host]))
     assert decided(tmp_path, ID).status == status
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "expected"),
+    [
+        ({"0": [0], "1": [0]}, {"0": 0, "1": 1}, (1,)),
+        ({"0": [1], "1": [0]}, {"0": 0, "1": 1}, (0, 1)),
+        ({"0": [0, 1], "1": [0, 1]}, {"0": 0, "1": 1}, ()),  # Not bound.
+        ({"0": [0], "1": [1]}, {"0": 0, "1": 1}, ()),
+        ({"0": [0], "1": [0]}, {"0": -1, "1": -1}, ()),  # The kernel does not know.
+        ({"0": [0], "1": [0]}, {}, ()),
+        ({"0": [], "1": []}, {"0": 0, "1": 1}, ()),
+    ],
+)
+def test_cores_far_from_the_gpu_are_suspected(
+    tmp_path: Path, cores: dict[str, list[int]], gpus: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    (tmp_path / "node_00000.jsonl").write_text(telemetry(host=[{"rank_numa_nodes": cores, "rank_gpu_numa_node": gpus}]))
+    finding = decided(tmp_path, ID)
+    assert finding.status == ("confirmed" if expected else "ruled_out")
+    assert not expected or (finding.ranks == expected and finding.confidence < SURE)
+    assert not expected or "not measured" in text_of(finding).summary
 
 
 @pytest.mark.parametrize(
