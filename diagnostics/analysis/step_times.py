@@ -26,6 +26,7 @@ _STREAM = re.compile(r"(?<![a-z])(?:std)?(?:err|out|log)(?![a-z])|(?<=\.)[eo](?=
 """What the names of the two streams of a job differ in."""
 _PAUSES, _SILENCE_S = 5.0, 300.0
 """Minimum silence: over the longest pause between steps (evaluations, checkpoints), and in seconds."""
+_LAUNCHER_S = 5.0  # Chosen: a launcher logs a signal within seconds.
 _ZONES = {4, 8, 10, 12, 14}  # Quarters of an hour by which zones differ, up to 3.5 hours; from there on by any.
 
 
@@ -79,7 +80,7 @@ def silence(evidence: Evidence) -> Silence | None:
         # A scheduler may write in another zone, and whole seconds, of a job that went on until it was stopped.
         at_s = silent_s - longest_s / 2
         differ = at_s > max(_ZONES) * ZONE_S or round(at_s / ZONE_S) in _ZONES  # Zones do, by about such a time.
-        is_zone = differ and in_other_zone(at_s, longest_s / 2 + 1)
+        is_zone = differ and in_other_zone(at_s, longest_s / 2 + _LAUNCHER_S)
         if silent_s >= max(_SILENCE_S, _PAUSES * longest_s):
             holding = (each for file, each in every if file == last.file and last.line in each.lines)
             numbers = (step_text(each.step[each.lines.index(last.line)]) for each in holding)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from io import DEFAULT_BUFFER_SIZE
 from math import inf
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from msgspec import Struct, field
@@ -20,7 +21,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.nccl import PER_KIND_AND_RANK, WATCHDOGS, NcclCalls, Watchdogs
-from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
+from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment, moments
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, PEERS_GO_ON, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
@@ -33,6 +34,8 @@ _TEXT = patterns_beside(__file__, "texts")
 """Patterns by name. The table describes what each one matches."""
 _LONG, _LASTS = re.compile(_TEXT["long"].pattern.encode()), [word.encode() for word in _TABLE["lasts"]]
 _MAX_LONG = 8  # Last durations of a block of lines that are read.
+_WRITTEN_S = -180 * 86_400.0
+"""A date without a year is of the year before the file was written, or of the two days after; the middle of that."""
 _OF_RANK = re.compile(rb"(?m)^\[(?:rank|1,)(\d{1,7})\][:<]")  # How most prefixes begin: torch's, mpirun's.
 
 
@@ -471,7 +474,9 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan.streams.label = label = label_of(head)
     try:
         reader = LineReader(path, limits, WORDS, scan.needs_next_line, scan.feed_steps, widths_of(head))
-        scan.streams.near_s = scan.steps.near_s = path.stat().st_mtime
+        dated = moments(head.decode("utf-8", "replace"))
+        near_s = median_low(dated) if dated else path.stat().st_mtime + _WRITTEN_S
+        scan.streams.near_s = scan.steps.near_s = near_s
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices

@@ -283,6 +283,29 @@ def test_steps_end_where_a_node_is_lost_and_its_loss_is_noticed_later(tmp_path: 
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["env.job_stopped"]
 
 
+@pytest.mark.parametrize("written_after_days", [0, 90, 150, 300, 700])
+def test_a_date_without_a_year_is_of_the_year_that_the_other_lines_state(
+    tmp_path: Path, written_after_days: int
+) -> None:
+    """A log that was copied, or cloned, long after the job; torch's lines have no year."""
+    assert stopped(tmp_path, noisy(0.8, 100), 4.0, TORCHRUN) is None
+    os.utime(next(tmp_path.iterdir()), 2 * (START_S + written_after_days * 86_400,))
+    assert silence(gather(tmp_path, Limits())) is None
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["env.job_stopped"]
+
+
+@pytest.mark.parametrize("day", ["0314", "1130", "1202"])
+def test_dates_without_a_year_are_not_in_the_future_of_the_file(tmp_path: Path, day: str) -> None:
+    """Without any year: the twelve months before the file was written, and what another zone adds."""
+    lines = (f"I{day} 09:{n // 60:02}:{n % 60:02}.000000 7 train.py:3] step {n} loss 2.0" for n in range(60))
+    (path := tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    written_s = datetime(2026, 12, 1, 12, tzinfo=UTC).timestamp()
+    os.utime(path, (written_s, written_s))
+    (steps,) = (fact.fields["steps"] for fact in gather(tmp_path, Limits()).facts if fact.kind == "steps")
+    (series,) = steps.series.values()
+    assert {datetime.fromtimestamp(at, UTC).year for at in series.at_s if at == at} == {2026}
+
+
 def test_a_silence_of_an_earlier_attempt_in_the_same_log_is_none_of_the_last_one(tmp_path: Path) -> None:
     early = [*dated(noisy(0.8, 50)), TIME_LIMIT.format(at=datetime.fromtimestamp(START_S + 50, UTC))]
     (tmp_path / "train.log").write_text("\n".join([*early, *dated(noisy(0.8, 50), first=51, after_s=7200)]) + "\n")
