@@ -7,6 +7,7 @@ from typing import get_args
 from diagnostics.causes.registry import FAMILIES, by_id, family, traits
 from diagnostics.contract.findings import Finding, Outcome, Status, text_of
 from diagnostics.contract.formatting import bytes_text, counted, joined, seconds_text
+from diagnostics.contract.grouping import grouped
 from diagnostics.report import document as doc, measures, symptoms
 from diagnostics.report.measures import share_text
 from diagnostics.report.model import Decided, Report
@@ -92,10 +93,8 @@ def missing(causes: Sequence[Decided], stated: str = "") -> list[tuple[str, list
 
     What the cause `stated` by the report lacks is first, then what decides the most causes.
     """
-    table: dict[str, list[str]] = {}
-    for decided in causes:
-        if text := text_of(decided.finding).missing:
-            table.setdefault(text, []).append(decided.finding.cause)
+    texts = ((text_of(decided.finding).missing, decided.finding.cause) for decided in causes)
+    table = grouped((text, cause) for text, cause in texts if text)
     return sorted(table.items(), key=lambda item: (stated not in item[1], -len(item[1]), item[0]))
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diagnostics.contract.formatting import clean, first_of, ranks_spoken
 from diagnostics.contract.invocation import command, typed
@@ -85,8 +85,8 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
     job = [f"--jobid={arguments.slurm}", "--overlap", "--ntasks-per-node=1", *inner]
     # Each host asks for nothing, and what a user's shell would split is quoted.
     commands = [["ssh", "-o", "BatchMode=yes", "--", host, shlex.join(inner)] for host in hosts] or [["srun", *job]]
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sys.stderr}
-    running, ends_s = [subprocess.Popen(argv, **pipes) for argv in commands], time.monotonic() + REMOTE_S
+    running = [subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr) for argv in commands]
+    ends_s = time.monotonic() + REMOTE_S
     try:
         codes = [process.wait(max(0.0, ends_s - time.monotonic())) for process in running]
     except subprocess.TimeoutExpired as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from diagnostics.contract.formatting import bytes_text, counted, joined, seconds_text
+from diagnostics.contract.grouping import grouped
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.runs.records import as_mapping
 from dtk.compare.figures import baselines, batch_text
@@ -62,12 +63,10 @@ def notes(
 
 
 def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
-    by_kind: dict[str, list[tuple[str, str]]] = {}
-    for variant in compared:
-        for run in variant.compared:
-            for disturbance in run.disturbances:
-                case = (f"{variant.label} {disturbance.how} ({run.name})", run.name)
-                by_kind.setdefault(disturbance.what, []).append(case)
+    rows = (
+        (variant.label, run.name, each) for variant in compared for run in variant.compared for each in run.disturbances
+    )
+    by_kind = grouped((each.what, (f"{label} {each.how} ({name})", name)) for label, name, each in rows)
     for what, cases in by_kind.items():
         texts = "; ".join(text for text, _ in cases[:DISTURBED_SHOWN])
         more = f", and {len(cases) - DISTURBED_SHOWN} more" if len(cases) > DISTURBED_SHOWN else ""

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 
+from diagnostics.contract.grouping import grouped
 from dtk.parallel.collectives import all_gather_single
 from dtk.parallel.compression import MIN_COMPRESSION_RATE, factor_rank, kept
 from dtk.parallel.int8 import Blocks, dequantize, leave_rounding, quantize, total
@@ -236,10 +237,8 @@ class PowerSGD(ErrorFeedback):
         errors = self.errors_of(bucket)
         if errors:
             power.error_dict[number] = torch.cat(errors)
-        by_shape: dict[tuple[int, int, int], list[Tensor]] = {}  # The library's order of the factors.
-        for p in bucket.parameters():
-            if self.sizes[p][2]:
-                by_shape.setdefault(self.sizes[p], []).append(p)
+        # The library's order of the factors.
+        by_shape = grouped((self.sizes[p], p) for p in bucket.parameters() if self.sizes[p][2])
         factors = self.factors.of(p for alike in by_shape.values() for p in alike)
         if power.iter > POWERSGD_START and factors:
             rows = sum(n * r * len(alike) for (n, _, r), alike in by_shape.items())

@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from diagnostics.contract.grouping import grouped
+
 _Mode: Any = TorchDispatchMode  # torch leaves it untyped
 _PLAIN = (Tensor, Parameter, FakeTensor)
 _READ = torch.ops.aten._local_scalar_dense.default
@@ -162,9 +164,7 @@ def highest(events: list[Event], begin: int, category: Callable[[int], str], par
         held_bytes += change
         if number >= begin and held_bytes > peaks.get(key := part(place), (-1, 0))[0]:
             peaks[key] = held_bytes, number
-    parts: dict[int, list[Part]] = {}
-    for key, (_, number) in peaks.items():
-        parts.setdefault(number, []).append(key)
+    parts = grouped((number, key) for key, (_, number) in peaks.items())
     held_at: dict[Part, ByCategory] = {}
     by_category: Counter[str] = Counter()
     for number, (entry, change, _) in enumerate(events):

@@ -11,6 +11,7 @@ from diagnostics.causes.registry import by_id, traits
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
 from diagnostics.contract.findings import Finding, Remedy, text_of
+from diagnostics.contract.grouping import grouped
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job import run_folder
 from diagnostics.evidence.limits import Limits
@@ -261,10 +262,8 @@ def _figures(run: Path, report: Report) -> Figures:
     memory = (report.measures.get("memory") or {}).get("ranks", {}).values()
     of_tensors = [rank for rank in memory if rank.get("curve_of") in (TENSORS, WINDOW)]
     peaks = [rank["peak_bytes"] for rank in of_tensors if "peak_bytes" in rank]
-    exposed_ms: dict[int, list[float]] = {}
-    for rank in (report.measures.get("overlap") or {}).get("ranks", {}).values():
-        for n, step in enumerate(rank["steps"]):
-            exposed_ms.setdefault(n, []).append(step["exposed_ms"])
+    ranks = (report.measures.get("overlap") or {}).get("ranks", {}).values()
+    exposed_ms = grouped((n, step["exposed_ms"]) for rank in ranks for n, step in enumerate(rank["steps"]))
     return Figures(
         run=str(run),
         state=details.run.state,

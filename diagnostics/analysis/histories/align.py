@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
 from diagnostics.analysis.vote import is_majority
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Call, GroupKey, Wire
 from diagnostics.evidence.dump_agreement import APART_S, MOMENT_S, SAMPLE, offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
@@ -56,10 +57,8 @@ class Clocks:
 
     def far_off(self) -> Iterator[tuple[float, list[int]]]:
         """Yield each offset in seconds that is large enough to report, with the ranks whose clocks have it."""
-        together: defaultdict[int, list[int]] = defaultdict(list)
-        for rank, ahead_s in sorted(self.ahead_s.items()):
-            if abs(ahead_s) > REPORTED_S:
-                together[round(ahead_s)].append(rank)
+        ahead = sorted(self.ahead_s.items())
+        together = grouped((round(ahead_s), rank) for rank, ahead_s in ahead if abs(ahead_s) > REPORTED_S)
         for ranks in together.values():
             yield self.ahead_s[ranks[0]], ranks
 

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from diagnostics.analysis.step_profile.intervals import Interval, subtract, total, union
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import COMMUNICATION
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.trace.model import Message, Trace, collective_word, host_work
 
 
@@ -192,10 +193,8 @@ def _on_cpu(trace: Trace) -> Work:
         work.calls.append(call)
     collective = [bool(TEXT["collective"].match(name)) for name in trace.names]
     is_work = [not is_one and name != "record_param_comms" for is_one, name in zip(collective, trace.names)]
-    issued: dict[int, list[int]] = {}
-    for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
-        if collective[index]:
-            issued.setdefault(lane, []).append(start)
+    starts = sorted(zip(ops.start, ops.name, ops.lane))
+    issued = grouped((lane, start) for start, index, lane in starts if collective[index])
     # The backend's own threads; spans of send and recv are on the thread that issued them, until it waits for them.
     lanes = {marks.lane[i] for i in trace.mark_messages} - issued.keys()
     rows = zip(marks.lane, marks.start, marks.end, marks.name)  # The operations of a compilation compute nothing.

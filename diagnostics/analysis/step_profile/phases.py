@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.classify import AUTOGRAD, TEXT, Work
 from diagnostics.analysis.step_profile.intervals import Interval, Ruler, union
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.trace.model import Trace
 
 Phase = Literal["forward", "backward", "after", "optimizer", ""]
@@ -119,10 +120,9 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
     rulers = _autograd(trace)
     is_optimizer = [bool(TEXT["optimizer"].search(name)) for name in trace.names]
     optimizers = sorted(start for start, name in zip(trace.marks.start, trace.marks.name) if is_optimizer[name])
-    begun: dict[str, list[int]] = {}  # The forward passes, by the name of their marks; the most frequent one counts.
-    for name, start in zip(trace.marks.name, trace.marks.start, strict=True):
-        if TEXT["forward"].match(text := trace.names[name]):
-            begun.setdefault(text, []).append(start)
+    # The forward passes, by the name of their marks; the most frequent one counts.
+    marks = ((trace.names[name], start) for name, start in zip(trace.marks.name, trace.marks.start, strict=True))
+    begun = grouped((text, start) for text, start in marks if TEXT["forward"].match(text))
     forwards = sorted(max(((len(times), times) for times in begun.values()), default=(0, []))[1])
     starts = [step.host[0] for step in steps]
     everywhere = Ruler(union(span for ruler in rulers.values() for span in ruler.cover))

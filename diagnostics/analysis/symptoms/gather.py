@@ -1,7 +1,6 @@
 """Gathers the symptoms of a job from its log lines, exceptions, stacks and observations."""
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import Any
@@ -14,6 +13,7 @@ from diagnostics.analysis.symptoms.state import EVENTS, FAILED, KINDS, MOST_SPEC
 from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, met_sizes, observed, others
 from diagnostics.analysis.vote import behind
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.job.rank_endings import left_first
 from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks, shortened
@@ -111,9 +111,7 @@ def _peers_lost(victims: Sequence[Ending], lost: Sequence[Ending], noticed: Sequ
 
 def _reported(evidence: Evidence) -> dict[str, Any]:
     """Return the fields that lines of one kind each tell, whatever else the log holds."""
-    of_kind: defaultdict[str, list[LogFact]] = defaultdict(list)
-    for fact in evidence.facts:
-        of_kind[fact.kind].append(fact)
+    of_kind = grouped((fact.kind, fact) for fact in evidence.facts)
     late = [set(fact.fields["ranks"]) for fact in (*of_kind["monitored_barrier"], *of_kind["missing_ranks"])]
     late = late or [{fact.fields["root"]} for fact in left_waiting(evidence)]
     late = late or [{*behind(fact.fields["launched"], fact.fields["size"])} for fact in of_kind[ras.COUNTS]]

@@ -23,6 +23,7 @@ from diagnostics.contract.findings import (
     confirmed,
 )
 from diagnostics.contract.formatting import Phrase
+from diagnostics.contract.grouping import grouped
 
 TEXTS = Texts(__file__)
 MIB = 1 << 20  # Bytes.
@@ -218,9 +219,7 @@ def portions(count: int, what: str, size_bytes: int) -> Phrase:
 
 def most_exposed(view: Overview) -> Phrase:
     """Return the operation with the longest exposed transfer, such as `120 all_reduce of 1 MiB on average`."""
-    by_op: dict[str, list[CallProfile]] = {}
-    for call in view.calls:
-        by_op.setdefault(call.message.op, []).append(call)
+    by_op = grouped((call.message.op, call) for call in view.calls)
     op, calls = max(by_op.items(), key=lambda item: sum(call.exposed_transfer for call in item[1]))
     count = round(view.typical_count(lambda profile: sum(call.message.op == op for call in profile.calls)))
     return portions(count, op, total_bytes(calls) * count // len(calls))

@@ -1,7 +1,7 @@
 """Chooses among several files of a rank, leaves out other attempts and times, and rejects folders of several jobs."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +18,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.errors import DiagnosticsError, ErrorRows
 from diagnostics.contract.files import open_regular, table_beside
 from diagnostics.contract.formatting import UNNAMED, first_of
+from diagnostics.contract.grouping import grouped
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
@@ -124,11 +125,8 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
     """
     if reader.groups is None:
         return handles
-    by_rank: defaultdict[int, list[Any]] = defaultdict(list)
+    by_rank = grouped((handle.rank, handle) for handle in handles if handle.rank is not None)
     chosen = [handle for handle in handles if handle.rank is None]
-    for handle in handles:
-        if handle.rank is not None:
-            by_rank[handle.rank].append(handle)
     # Two ranks with different files in different folders are not one job with copies.
     spread = (group for group in by_rank.values() if len({handle.path.parent for handle in group}) > 1)
     differ = [group for group in spread if len({_digest(handle.path) for handle in group}) > 1]

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Described, Wire, describe, operation
 from diagnostics.evidence.model import MOST_RANKS, LogFact
 
@@ -48,9 +49,7 @@ class NcclCalls(Struct):
         facts = []
         for (process, device, nranks, _), matches in last.items():
             match, number = matches[-1]
-            calls: defaultdict[int, list[Described]] = defaultdict(list)
-            for call, _ in matches:
-                calls[int(call["place"], 16)].append(_described(call))
+            calls = grouped((int(call["place"], 16), _described(call)) for call, _ in matches)
             fields = {"process": process.decode(), "device": int(device), "nranks": int(nranks), "calls": calls}
             fields["comm_rank"] = None if match["rank"] is None else int(match["rank"])
             line = number + match.string.count(b"\n", 0, match.start())

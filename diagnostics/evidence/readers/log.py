@@ -474,9 +474,8 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan.streams.label = label = label_of(head)
     try:
         reader = LineReader(path, limits, WORDS, scan.needs_next_line, scan.feed_steps, widths_of(head))
-        dated = moments(head.decode("utf-8", "replace"))
-        near_s = median_low(dated) if dated else path.stat().st_mtime + _WRITTEN_S
-        scan.streams.near_s = scan.steps.near_s = near_s
+        dated = moments(head.decode("utf-8", "replace")) or [path.stat().st_mtime + _WRITTEN_S]
+        scan.streams.near_s = scan.steps.near_s = median_low(dated)
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices
