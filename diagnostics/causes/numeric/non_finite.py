@@ -4,6 +4,7 @@ Only a rank's own loss identifies it: the reduced loss and gradient are NaN on e
 """
 
 from collections.abc import Sequence
+from math import isfinite, nan
 from typing import Any
 
 from msgspec import Struct
@@ -175,7 +176,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     figure, value, at = first.fields["figure"], first.fields["value"], f"{first.file}:{first.line}"
     step = steps[id(first)]
     place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
-    own, finite = _first_alone(printed)
+    own, finite = _first_alone(evidence, printed, nan if step is None else step)
     rows = [*(["printed_own", "own"] if own else ["printed"]), "default", "detect_early" if step is None else "detect"]
     seen = {"figure": figure, "value": value, "place": place, "lines": lines, "suspects": own[:CITED]}
     facts = _TEXTS.facts(rows, step=step, finite=finite, **seen)
@@ -186,16 +187,17 @@ def _by_log(evidence: Evidence) -> Finding | None:
     return confirmed(facts=facts, confidence=level.LIKELY, step=step, evidence=items, ranks=() if whole else ranks)
 
 
-def _first_alone(printed: Sequence[LogFact]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks whose own loss was non-finite first, and those whose was finite in that step: they have as many
-    bad lines less as steps, so they print every step. A reduced loss is NaN on all ranks at once.
+def _first_alone(evidence: Evidence, printed: Sequence[LogFact], step: float) -> tuple[tuple[int, ...], int]:
+    """Return the ranks whose own loss alone was not finite in the first such step, and how many others' was.
+
+    A reduced loss is NaN on all ranks at once. The ranks must print each step once, as the number of their lines shows.
     """
-    own = [fact for fact in printed if fact.fields["figure"] == "loss" and fact.rank is not None]
-    began = {fact.rank or 0: (fact.fields.get("step", -1), fact.fields.get("count", 0)) for fact in own}
-    first, most = min(began.values(), key=lambda pair: (pair[0], -pair[1]), default=(-1, 0))
-    late = tuple(sorted(rank for rank, (step, _) in began.items() if step > first))
-    prints_all = first >= 0 and all(step - first == most - count for step, count in began.values())
-    return (tuple(sorted(began.keys() - {*late})), late) if late and prints_all else ((), ())
+    began = {f.rank: f.fields for f in printed if f.fields["figure"] == "loss" and f.fields.get("step") == step}
+    series = (each for f in evidence.facts if f.kind == "steps" for each in f.fields["steps"].series.values())
+    rows = [row for each in series for row in zip(each.step, each.loss, strict=True) if row[0] >= step]
+    finite, steps = sum(at == step and isfinite(loss) for at, loss in rows), len({at for at, _ in rows})
+    is_own = finite > 0 and None not in began and all(each.get("count", 1) == steps for each in began.values())
+    return (tuple(sorted(rank for rank in began if rank is not None)), finite) if is_own else ((), 0)
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:

@@ -196,7 +196,7 @@ class Steps(Struct):
         number -= data.count(b"\n", 0, at)
         if b"it/s" in data or b"s/it" in data:
             self._read(BARS, self.bars, data, number)
-        if b"oss" not in data and _WORDS["DeepSpeed"] not in data:
+        if not any(word in data for word in (b"oss", _WORDS["DeepSpeed"], _WORDS["BasicSR"])):
             return
         for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
             series = self.series.get(trainer, Series())

@@ -271,3 +271,31 @@ def test_the_first_state_of_a_redrawn_bar_without_a_loss_is_where_it_began(tmp_p
 def test_few_rows_that_are_many_steps_apart(tmp_path: Path, rows: int, apart: int, confirmed: bool) -> None:
     lines = (TRAINERS["mmcv"](n * apart, 4.3 + n / 100, "nan") + "\n" for n in range(14, 14 + rows))
     assert causes(tmp_path, "".join(lines)) == (["numeric.non_finite"] if confirmed else [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "ranks"),
+    [
+        ({1: 30}, (1,)),
+        ({1: 30, 3: 30}, (1, 3)),
+        (dict.fromkeys(range(4), 30), ()),  # A reduced loss.
+        ({1: 30, 0: 50, 2: 50, 3: 50}, (1,)),
+    ],
+)
+def test_a_rank_whose_own_loss_alone_is_not_finite_is_named(
+    tmp_path: Path, bad: dict[int, int], ranks: tuple[int, ...]
+) -> None:
+    lost = {(n, rank) for rank, first in bad.items() for n in range(first, 60)}
+    rows = ((n, rank, "nan" if (n, rank) in lost else f"{3 - n / 100:.4f}") for n in range(60) for rank in range(4))
+    (tmp_path / "train.log").write_text("".join(f"[rank{rank}] step {n} loss {loss}\n" for n, rank, loss in rows))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks, root.step) == ("numeric.non_finite", ranks, 30)
+    assert ("printed a finite one in that step" in text_of(root).summary) is bool(ranks)
+
+
+def test_a_loss_of_one_rank_that_is_printed_twice_shows_no_other_rank(tmp_path: Path) -> None:
+    rows = (
+        f"[rank0] step {n} loss {'nan' if n > 29 and (half or n > 30) else 2.5}" for n in range(60) for half in (0, 1)
+    )
+    (tmp_path / "train.log").write_text("\n".join(rows))
+    assert "A log does not show" in text_of(diagnose(tmp_path).root_causes[0]).summary

@@ -200,6 +200,21 @@ def test_one_trainer_after_the_other_prints_a_log():
             0.49,
             0.0002,
         ),
+        (
+            'json_stats: {"_type": "train_iter_k", "dt": 1.10, "dt_data": 0.65, "epoch": "1/20", "iter": "20/3000", '
+            '"loss": 4.9, "lr": 0.01}',
+            1.1,
+            0.65,
+        ),
+        ("[epoch:  0, iter:   2,100, lr:(2e-04,)] [eta: 1:00, time (data): 1.100 (0.650)] l_pix: 4e-02", 1.1, 0.65),
+        (
+            "Train:    1/80 (  1%) [ 50/4640 ( 11%)]  Loss: 1.199 (1.21)  LR: 3e-03  Data time: 0.65(0.60)  "
+            "Forward time: 0.35(0.35)  Batch time: 1.10(1.00)",
+            1.1,
+            0.65,
+        ),
+        ("[rank1] step 4 loss 2.96 time: 1.1 data_time: 0.8", 1.1, 0.8),
+        ("step 20 loss 2.810 step_time 0.50s dataloader_time 0.35s", 0.5, 0.35),
         ("epoch: 1/20, iter: 10/51, iter_time: 2.500s, data_time: 0.330s, total_loss: 8.9", 2.5, 0.33),
     ],
 )
@@ -209,9 +224,17 @@ def test_what_a_step_took_and_how_long_it_waited_for_data(line, step_s, data_s):
     assert steps.data_times == [(9, step_s, data_s, 1.0)]
 
 
+def test_times_of_a_trainer_that_counts_samples():
+    line = "Train Epoch: 0 [ {}/9685 (1%)] Data (t): 0.650 Batch (t): 1.100, 1024.00/s LR: 5e-6 Loss: 6.1 (6.2)\n"
+    (steps := Steps()).feed("".join(line.format(512 * n) for n in range(12)).encode(), 1)
+    assert {row[1:3] for row in steps.data_times} == {(1.1, 0.65)}
+
+
 def test_lines_without_a_time_of_data():
     steps = Steps()
-    steps.feed(b"time: 0.3  loading data: done\nTime 3 Date 4 data_time: x\n", 1)
+    steps.feed(
+        b"time: 0.3  loading data: done\nTime 3 Date 4 data_time: x\nstep 1 loss 2 time 1.0s data_time 350 ms\n", 1
+    )
     assert not steps.data_times
 
 
