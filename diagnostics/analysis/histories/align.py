@@ -5,11 +5,9 @@ few numbers per rank, group and position, plus the deviations: memory does not g
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
 from diagnostics.analysis.vote import is_majority
-from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Call, GroupKey, Wire
 from diagnostics.evidence.dump_agreement import APART_S, MOMENT_S, SAMPLE, offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
@@ -54,13 +52,6 @@ class Clocks:
     def true_s(self, rank: int | None, at_s: float) -> float:
         """Convert a time of a rank's clock to the clock of the first rank."""
         return at_s - self.ahead_s.get(rank, 0.0) if rank is not None else at_s
-
-    def far_off(self) -> Iterator[tuple[float, list[int]]]:
-        """Yield each offset in seconds that is large enough to report, with the ranks whose clocks have it."""
-        ahead = sorted(self.ahead_s.items())
-        together = grouped((round(ahead_s), rank) for rank, ahead_s in ahead if abs(ahead_s) > REPORTED_S)
-        for ranks in together.values():
-            yield self.ahead_s[ranks[0]], ranks
 
 
 def _times(digest: Digest, key: GroupKey, line: Line | None) -> dict[int, float]:

@@ -7,9 +7,10 @@ from itertools import chain
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.histories.align import Survey, move
+from diagnostics.analysis.histories.align import REPORTED_S, Survey, move
 from diagnostics.analysis.histories.one_rank import Digest, choose, digest, load
 from diagnostics.analysis.processes import spread, usable_cores
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.calls import Call, CallFile, GroupKey, settle
 from diagnostics.evidence.dump_agreement import why
@@ -86,7 +87,9 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
     evidence.doubt = why("apart", **figures) if apart else evidence.doubt
     reading.survey, reading.problems = survey, reading.problems + problems + noted
     survey.close()
-    for ahead_s, ranks in () if evidence.doubt else survey.clocks.far_off():
+    off = {} if evidence.doubt else {rank: at for rank, at in survey.clocks.ahead_s.items() if abs(at) > REPORTED_S}
+    for ranks in grouped((round(off[rank]), rank) for rank in sorted(off)).values():
+        ahead_s = off[ranks[0]]
         about, first = "clock_ahead" if ahead_s > 0 else "clock_behind", survey.ranks[ranks[0]].files[0]
         figures = {"ranks": ranks, "apart_s": abs(ahead_s), "first": min(survey.ranks)}
         reading.problems.append(Problem("flight", first, about, harmless=True, figures=figures))

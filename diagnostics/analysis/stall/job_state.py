@@ -193,10 +193,12 @@ def build(evidence: Evidence) -> JobState:
     # 30 s after the first failure to ranks that its SIGTERM did not end. Memory that ran out has a record of its own.
     true_s = job.survey.clocks.true_s
     ended_s = {rank: true_s(rank, end.time_s) for rank, end in job.endings.items() if end.time_s is not None}
-    gave_up_s = min(
-        (at for rank, at in ended_s.items() if rank in late or job.endings[rank].kind == "timed_out"), default=inf
-    )
+    gave_up = [at for rank, at in ended_s.items() if rank in late or job.endings[rank].kind == "timed_out"]
+    gave_up_s = min(gave_up, default=inf)
     late |= {rank: end for rank, end in early.items() if end.kind != "oom" and ended_s.get(rank, -inf) >= gave_up_s}
+    # The watch ends the ranks after its verdict, so others lose their peers. The zone of a log's times is not known.
+    stopped_s = min((f.time_s for f in evidence.facts if f.kind == watch.VERDICT and f.time_s), default=inf)
+    late |= {rank: end for rank, end in early.items() if not end.line and ended_s.get(rank, -inf) >= stopped_s}
     # A rank that had reported one is in `late` already.
     stamps = (stamp_s(fact) for fact in evidence.facts if fact.kind == "watchdog_timeout")
     first = min((at for at in stamps if at is not None), default=inf)

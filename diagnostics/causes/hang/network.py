@@ -64,7 +64,14 @@ def _entered(job: JobState, operation: Operation) -> dict[int, Call]:
     is_known = all(call.completion_known for call in calls.values())
     is_same_size = operation.peer < 0 or len({call.wire.amounts for call in calls.values()}) == 1
     is_head = not operation.key.on_devices or all(job.waits_first_in(rank, own) for rank, own in waiting.items())
-    return calls if is_known and is_same_size and is_head else {}
+    # A call that some had given up when the last rank came cannot complete: that rank is late.
+    last_s, true_s = max((call.created_s or 0.0 for call in calls.values()), default=0.0), job.survey.clocks.true_s
+    over_s = [call.created_s + call.timeout_s for call in calls.values() if call.created_s and call.timeout_s]
+    ends = (job.endings[rank] for rank in calls.keys() & job.endings.keys())
+    over_s += [
+        true_s(end.rank, end.time_s) for end in ends if end.time_s and not end.line
+    ]  # A log's zone is not known.
+    return calls if is_known and is_same_size and is_head and all(last_s < at_s for at_s in over_s) else {}
 
 
 def decide(stall: Stall) -> list[Finding]:

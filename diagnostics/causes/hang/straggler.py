@@ -78,11 +78,14 @@ def decide(stall: Stall) -> Finding:
     reached = case.call.cited() if case.call else f"position {case.position:,}"
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
+    # Gloo marks failed and completed calls alike, so another recorder may show more.
+    pending = any((at.seq, at.key.name) == (case.position, case.key.name) for at in job.waits.waiting)
+    then = _TEXTS.phrase("failed" if pending else "completed")
     rows = "suspended" if case.suspended else ("default", "by_chance") if by_chance else "default"
     kind, shows = ("watch", "pauses") if case.suspended else ("inspector", "times")
     return _parts.confirmed(
         job,
-        _TEXTS.facts(rows, case=case, reached=reached, when=when, others=ranks_spoken(others)),
+        _TEXTS.facts(rows, case=case, reached=reached, when=when, then=then, others=ranks_spoken(others)),
         SEEN if case.suspended else SUSPECTED if by_chance else LIKELY,
         seen={} if case.suspended else {case.rank: _TEXTS.phrase("late", when=when)},
         ranks=(case.rank,),
@@ -158,8 +161,7 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
             apart, unmet = 0, rank
     if unmet >= 0 and apart >= NEVER_BACK:
         lost[unmet].pop()
-        lost = {rank: times for rank, times in lost.items() if times}
-    if not lost:
+    if not any(lost.values()):
         return None
     sums_s = {rank: sum(seconds for seconds, _ in times) for rank, times in lost.items()}
     rank = max(sums_s, key=lambda rank: sums_s[rank])

@@ -31,9 +31,8 @@ def decide(view: Overview) -> Finding:
 
 def _is_root_only(batch: MicroBatch) -> bool:
     gathers, big = batch.gathers, large(batch.gathers)
-    return (
-        len(big) == 1 and len(gathers) <= _FEW and share_of(big[0], gathers) >= MOST and len(large(batch.scatters)) <= 1
-    )
+    is_few = len(gathers) <= _FEW and len(large(batch.scatters)) <= 1
+    return is_few and len(big) == 1 and share_of(big[0], gathers) >= MOST
 
 
 def _gain(view: Overview, batch: MicroBatch) -> float:

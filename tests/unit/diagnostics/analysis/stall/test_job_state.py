@@ -10,7 +10,7 @@ from diagnostics.analysis.divergence.single_calls import deviating_rank, stuck_r
 from diagnostics.analysis.stall import job_state
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.model import Frame, RankError
+from diagnostics.evidence.model import Frame, LogFact, RankError
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
 from tests.unit.diagnostics.hang.rings import write_ring
 
@@ -260,3 +260,18 @@ def test_a_kill_below_the_line_of_an_own_exception_is_the_launchers(tmp_path: Pa
     (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + (killed + raised if first else raised + killed))
     roots = [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes]
     assert (("hang.rank_killed", (2,)) in roots) == first and (first or roots == [("hang.rank_raised", (1,))])
+
+
+@pytest.mark.parametrize(("after_s", "line", "expected"), [(1.1, 0, "other"), (0.5, 0, "own"), (7204, 9, "own")])
+def test_an_error_after_the_verdict_of_the_watch_is_an_effect_of_it(
+    tmp_path: Path, after_s: float, line: int, expected: str
+) -> None:
+    """Where a handler of rank 2's exception made another call; the time in a log may be of another zone."""
+    other = Op("barrier", 1, 30)
+    write(tmp_path, Job({rank: [*STEP, other if rank == 2 else STEP[0]] for rank in range(4)}))
+    then = "bad sample (then RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4)"
+    error = RankError(2, "error.json", line, "ValueError", then, (Frame("/job/fit.py", 15, "parse"),))
+    error = replace(error, time_s=START_S + after_s)
+    verdict = LogFact("watch_verdict", None, "watch.json", time_s=START_S + 1)
+    result = confirmed(evidence(tmp_path, world_size=4, errors=[error], facts=[verdict]))
+    assert (("rank_raised", (2,)) in result) == (expected == "own") and {ranks for _, ranks in result} == {(2,)}

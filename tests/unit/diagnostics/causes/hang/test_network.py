@@ -7,6 +7,7 @@ import pytest
 
 from diagnostics.causes.hang.network import never_complete
 from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import RankError
 from tests.unit.diagnostics.analysis.calls import START_S, call, fact, job as state_of, waiting
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import Op
@@ -81,3 +82,17 @@ def test_calls_that_differ_and_what_the_recorder_cannot_tell_are_left_out() -> N
     assert never_complete(state_of(differ, 2)) == []
     unknown = {rank: waiting(3, completion_known=False) for rank in range(2)}
     assert never_complete(state_of(unknown, 2)) == []
+
+
+@pytest.mark.parametrize(("late_s", "open_"), [(24.0, 1), (25.4, 0), (60.0, 0)])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_call_that_others_had_given_up_when_the_last_rank_came(late_s: float, open_: int, recorded: bool) -> None:
+    """Their timeout is that of the call, or the time of their error, by their own clock and not by a log's zone."""
+    own: dict[str, float] = {"timeout_s": 25.0} if recorded else {}
+    ranks = {rank: waiting(3) for rank in range(3)}
+    for rank, calls in ranks.items():
+        calls[-1] = call(3, done=False, at_s=START_S + 3 + late_s * (rank == 2), **own)
+    text = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 25000ms for recv operation to complete"
+    error = RankError(0, "error.json", 0, "RuntimeError", text, time_s=START_S + 28)
+    in_log = RankError(0, "train.log", 9, "RuntimeError", text, time_s=START_S - 7200)
+    assert len(never_complete(state_of(ranks, 3, errors=[in_log if recorded else error]))) == open_

@@ -64,3 +64,10 @@ def test_a_rank_that_was_suspended_is_named_and_no_line_of_it(tmp_path: Path) ->
     for rank in (0, 1):  # The whole job was suspended, as by a scheduler.
         (tmp_path / f"pauses_{rank}.json").write_text(json.dumps(record | {"rank": rank}))
     assert "suspended" not in "".join(text_of(root_cause).summary for root_cause in diagnose(tmp_path).root_causes)
+
+
+def test_a_call_that_failed_because_a_rank_came_too_late_did_not_complete(tmp_path: Path) -> None:
+    late = [*STEP * 2, replace(STEP[0], takes_s=60.0)]
+    result = finding(tmp_path, job([*STEP * 2, STEP[0]], late, nobody_completes=5, timed=True), CAUSE)
+    assert (result.status, result.ranks) == ("confirmed", (1,))
+    assert "that call did not complete" in result.summary and "everything completed" not in result.summary
