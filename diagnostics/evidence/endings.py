@@ -184,7 +184,8 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         return "oom"
     if _TEXT["unreduced"].search(text):
         return "unreduced"
-    if name in {"KeyboardInterrupt", "SignalException"} or _TEXT["stopped"].search(text):
+    named_text = f"{name}: {text}"
+    if _TEXT["stopped"].search(named_text):
         return "stopped"
     if _TEXT["own_arguments"].search(text) or _TEXT["own_use"].search(text):
         return "raised"
@@ -199,7 +200,6 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         name == "RuntimeError" and _TEXT["socket_text"].fullmatch(text.strip())
     )
     may_be = name in _C10D_ERRORS or (inside and from_c)
-    named_text = f"{name}: {text}"
     if not certain and not (may_be and _TEXT["speaks_of_a_peer"].search(named_text)):
         return "raised"
     return "timed_out" if _TEXT["timed_out"].search(named_text) and not _TEXT["closed"].search(text) else "lost_peer"

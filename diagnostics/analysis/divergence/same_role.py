@@ -135,8 +135,9 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
         return None
     originals = {id(copy): call for rank in both for copy, call in zip(copies[rank], both[rank].calls, strict=True)}
     expected, got = originals[id(case.majority)], originals[id(case.minority)]
-    if expected.key != got.key and case.explanation.deviation in {"change", "substitute", "swap"}:
-        return None  # Calls of two groups in another order, which the cycle of waits shows.
+    in_order = case.explanation.deviation not in {"change", "substitute", "swap"} and expected.stack != got.stack
+    if expected.key != got.key and not in_order:
+        return None  # Calls of two groups in another order, maybe by one line: the cycle of waits shows it.
     calls = tuple(originals[id(call)] for call in case.explanation.calls)
     key = expected.key if case.minority_rank in survey.members(expected.key) else got.key
     vote = settled((key, expected.seq if key == expected.key else got.seq), sorted(right), sorted(apart), or_tie=True)

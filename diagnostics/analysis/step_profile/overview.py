@@ -8,18 +8,11 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from diagnostics.analysis.processes import spread, usable_cores
+from diagnostics.analysis.step_profile import state_calls
 from diagnostics.analysis.step_profile.account import account
 from diagnostics.analysis.step_profile.breakdown import Breakdown, attainable_percent
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, profile
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
-from diagnostics.analysis.step_profile.state_calls import (
-    TINY_BYTES,
-    MicroBatch,
-    Reductions,
-    Units,
-    find_reductions,
-    find_units,
-)
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits
 from diagnostics.evidence.budget import budget, disk_bytes
@@ -85,8 +78,8 @@ class Overview(Struct):
     profiles: list[RankProfile]
     """Profiles sorted by rank."""
     skew: Skew
-    reductions: Reductions
-    units: Units
+    reductions: state_calls.Reductions
+    units: state_calls.Units
     traced: bool = True
     """Whether there is any trace file."""
     instrument: Instrument | None = None
@@ -141,7 +134,7 @@ class Overview(Struct):
         """Return the median over ranks of `per_step_ms`."""
         return median(self.per_step_ms(amount).values())
 
-    def per_batch_ms(self, amount: Callable[[MicroBatch], float]) -> float:
+    def per_batch_ms(self, amount: Callable[[state_calls.MicroBatch], float]) -> float:
         """Return the typical ms per step of an amount of ns per micro-batch."""
         return self.typical_ms(lambda profile: sum(map(amount, self.units.of_rank[profile.rank])))
 
@@ -211,12 +204,12 @@ def overview(evidence: Evidence) -> Overview:
     records: list[RingFile | FlightFile] = [*evidence.handles(RingFile), *evidence.handles(FlightFile)]
     view = Overview(
         profiles=profiles, traced=traced, world_size=world_size, run=evidence.run,
-        skew=find_skew(profiles, world_size), reductions=find_reductions(profiles), units=find_units(profiles),
-        instrument=find_instrument(profiles, evidence.environment),
+        skew=find_skew(profiles, world_size), reductions=state_calls.find_reductions(profiles),
+        units=state_calls.find_units(profiles), instrument=find_instrument(profiles, evidence.environment),
         data_times=[(fact.file, fact.fields["steps"].data_times) for fact in evidence.facts if fact.kind == "steps"],
         records=sorted(records, key=lambda file: (file.rank is None, file.rank or 0, file.file)),
     )  # fmt: skip
-    shortest = sorted(call.transfer for call in view.calls if call.message.size_bytes <= TINY_BYTES)
+    shortest = sorted(call.transfer for call in view.calls if call.message.size_bytes <= state_calls.TINY_BYTES)
     if shortest:
         most = _LATENCY_NS if view.on_device else _HOST_LATENCY_NS
         view.latency_ns = min(float(median(shortest[: max(1, len(shortest) // _QUICKEST)])), most)

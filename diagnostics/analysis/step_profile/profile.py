@@ -7,14 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.analysis.step_profile.breakdown import (
-    Breakdown,
-    CopyProfile,
-    Covers,
-    charge,
-    compatible,
-    copy_profiles,
-)
+from diagnostics.analysis.step_profile import breakdown
+from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers
 from diagnostics.analysis.step_profile.classify import TEXT, Call, Work, classify
 from diagnostics.analysis.step_profile.gaps import CLOCKS_NS, Gap, find_gaps
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
@@ -108,7 +102,7 @@ class RankProfile(About, kw_only=True):
     by_phase: dict[str, Breakdown]
     hta: dict[str, float | str] | None
     """Figures as computed by HolisticTraceAnalysis."""
-    copies: list[CopyProfile]
+    copies: list[breakdown.CopyProfile]
     """Copies between host and device by direction and memory, costliest first."""
     calls: list[CallProfile]
     gaps: list[Gap]
@@ -163,8 +157,8 @@ def profile(trace: Trace) -> RankProfile:
         busy_devices={device: total(union(own)) for device, own in spans.items()} if len(spans) > 1 else {},
         by_group=_parts(calls, [call.message.group or "(unknown)" for call in calls], covers, (begin, end)),
         by_phase=_parts(calls, [call.phase or "(unknown)" for call in calls], covers, (begin, end)),
-        hta=compatible(trace, work),
-        copies=copy_profiles(trace, work, covers),
+        hta=breakdown.compatible(trace, work),
+        copies=breakdown.copy_profiles(trace, work, covers),
         calls=calls,
         gaps=sorted(gaps, key=lambda gap: gap.start - gap.end)[:200],
         recognized_by=dict(Counter(call.why for call in work.calls)),
@@ -199,7 +193,7 @@ def _step(step: Step, covers: Covers, gaps: list[Gap]) -> StepProfile:
 
 
 def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: list[Gap]) -> list[CallProfile]:
-    exposed = charge(covers.exposed, ((call.start, call.end) for call in work.calls))
+    exposed = breakdown.charge(covers.exposed, ((call.start, call.end) for call in work.calls))
     starts = [step.device[0] for step in steps]
     hosts = [step.host[0] for step in steps]
     compute_starts = [row[0] for row in work.compute]

@@ -5,7 +5,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, SUSPECTED, Finding
 
 _TEXTS = Texts(__file__)
 
@@ -25,7 +25,8 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
     # The cycle is proven, but which order is wrong is decided by a vote. Where a rank made only one of the calls, it
     # may as well leave the other one out, which only the source lines show.
-    proven = bool(where) or not any(job.waits.absent.get(operation) for operation in cycle.operations)
+    one_line = len({(place.file, place.line) for place in where}) == 1
+    proven = (where and not one_line) or not any(job.waits.absent.get(operation) for operation in cycle.operations)
     order_of = "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"
     facts = _TEXTS.facts(
         ("cycle", order_of) if proven else ("cycle", order_of, "unproven"),
@@ -34,7 +35,15 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, at = case.culprits, min(cycle.operations)
-    sure = SUSPECTED if not proven else LIKELY if at.key.recorder == STACKS.recorder else CERTAIN
+    sure = (
+        OPEN
+        if one_line and not proven
+        else SUSPECTED
+        if not proven
+        else LIKELY
+        if at.key.recorder == STACKS.recorder
+        else CERTAIN
+    )
     return _parts.confirmed(job, facts, sure, at=at, seen=details, ranks=ranks, victims=victims, where=where)
 
 

@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
-from diagnostics.contract.findings import OPEN, POSSIBLE, PROBABLE, SEEN, SUSPECTED, Finding, Text
+from diagnostics.contract.findings import OPEN, PROBABLE, SEEN, SUSPECTED, Finding, Text
 
 _TEXTS = Texts(__file__)
 
@@ -29,7 +29,7 @@ def decide(stall: Stall) -> Finding:
     if case is None:
         return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)
     # Where the others were only stopped, they may have been about to end so too.
-    confidence = OPEN if case.tie else PROBABLE if not case.culprits else SEEN if case.awaited else POSSIBLE
+    confidence = OPEN if case.tie else PROBABLE if not case.culprits else SEEN if case.awaited else SUSPECTED
     # Where one rank alone waits, it may be that one which made a call more.
     alone = case.gave_up is not None and not case.culprits and len(case.victims) == 1
     confidence = SUSPECTED if case.one_more else min(confidence, OPEN) if alone else confidence

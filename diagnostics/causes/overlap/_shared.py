@@ -10,18 +10,8 @@ from diagnostics.analysis.step_profile.overview import MS, SHARE, Overview, over
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.state_calls import total_bytes
 from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract import findings
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import (
-    CERTAIN,
-    POSSIBLE,
-    SUSPECTED,
-    Cost,
-    EvidenceItem,
-    Finding,
-    Unit,
-    Where,
-    confirmed,
-)
 from diagnostics.contract.formatting import Phrase
 from diagnostics.contract.grouping import grouped
 
@@ -32,7 +22,7 @@ _LEAST_BUCKETS = 4  # Minimum number of buckets, so that the last one, which not
 _LEAST_CAP_MB = 0.05  # Minimum `bucket_cap_mb` that is proposed: smaller buckets cost more latency than they hide.
 _SMALL_BYTES = 1024
 """Collectives up to this size (norms, losses, sizes) are always waited for, as the next line needs the result."""
-Guard = Callable[[Overview], Finding | None]
+Guard = Callable[[Overview], findings.Finding | None]
 """Returns a finding if the cause does not apply or the evidence cannot decide it; otherwise None."""
 
 
@@ -74,7 +64,7 @@ def costly(view: Overview, ms: float, texts: Texts, row: str = "default", /, **f
 
 def step_cause(
     file: str,
-    decide: Callable[[Overview], Finding],
+    decide: Callable[[Overview], findings.Finding],
     unless: Sequence[Guard] = (),
     despite_instrument: bool = False,
     untraced: Guard = lambda view: None,
@@ -85,9 +75,9 @@ def step_cause(
     Traces distorted by an instrument decide no cause except the one with `despite_instrument`.
     """
 
-    def decide_usable(view: Overview) -> Finding:
+    def decide_usable(view: Overview) -> findings.Finding:
         if view.unusable and not (despite_instrument and view.unusable == "instrumented"):
-            answer: Finding | None = untraced(view) if not view.profiles else None
+            answer: findings.Finding | None = untraced(view) if not view.profiles else None
             answer = answer or TEXTS.undecided(view.unusable)
         else:
             answer = next(filter(None, (guard(view) for guard in unless)), None)
@@ -102,11 +92,11 @@ def judged(
     *details: Phrase,
     ranks: tuple[int, ...] | None = None,
     victims: tuple[int, ...] = (),
-    confidence: float = CERTAIN,
-    where: tuple[Where, ...] = (),
+    confidence: float = findings.CERTAIN,
+    where: tuple[findings.Where, ...] = (),
     of_transfer: bool = True,
     least: float = SHARE,
-) -> Finding:
+) -> findings.Finding:
     """Confirm a cause if it costs at least that share of the step, and rule it out otherwise.
 
     All traced ranks are blamed by default. `of_transfer` says that the cost is exposed transfer, which includes waiting
@@ -118,40 +108,40 @@ def judged(
     items = list(details)
     if of_transfer and not view.split:
         items.append(TEXTS.phrase("unsplit", why=unsplit(view)))
-        confidence = min(confidence, POSSIBLE)  # The cost may include waiting for late ranks.
+        confidence = min(confidence, findings.POSSIBLE)  # The cost may include waiting for late ranks.
     if any(profile.is_cut for profile in view.profiles):
         items.append(TEXTS.phrase("cut"))
-        confidence = min(confidence, SUSPECTED)  # It remains a suspicion.
+        confidence = min(confidence, findings.SUSPECTED)  # It remains a suspicion.
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
-    unit: Unit = "ms per step" if view.unit == "step" else "ms per window"
-    return confirmed(
+    unit: findings.Unit = "ms per step" if view.unit == "step" else "ms per window"
+    return findings.confirmed(
         facts=facts.texts.facts(facts.row, **facts.figures),
         confidence=confidence,
         ranks=view.ranks if ranks is None else ranks,
         victims=victims,
         where=where,
-        cost=Cost(round(facts.cost.ms, 3), unit, round(facts.cost.share, 4)),
-        evidence=tuple(EvidenceItem("trace", file, item) for item in items),
+        cost=findings.Cost(round(facts.cost.ms, 3), unit, round(facts.cost.share, 4)),
+        evidence=tuple(findings.EvidenceItem("trace", file, item) for item in items),
     )
 
 
-def unsized(view: Overview, ms: float, count: int) -> Finding:
+def unsized(view: Overview, ms: float, count: int) -> findings.Finding:
     """Return undecided: the sizes of `count` reductions are not known, so neither is which other sizes would help."""
     return TEXTS.undecided("unsized", count=count, cost=StepCost(min(ms, view.step_ms), view.step_ms, view.unit))
 
 
-def no_collectives(view: Overview) -> Finding | None:
+def no_collectives(view: Overview) -> findings.Finding | None:
     """Return a finding for a trace without collectives; otherwise None."""
     return None if view.calls else TEXTS.ruled_out("no_collectives")
 
 
-def no_backward(view: Overview) -> Finding | None:
+def no_backward(view: Overview) -> findings.Finding | None:
     """Return a finding for a trace that does not show when backward runs; otherwise None."""
     return None if view.reductions else no_collectives(view) or TEXTS.undecided("no_phases")
 
 
-def no_units(view: Overview) -> Finding | None:
+def no_units(view: Overview) -> findings.Finding | None:
     """Return a finding for a job without sharded units, or with units that are not in the trace; otherwise None."""
     units = view.units
     if not units.sharded:

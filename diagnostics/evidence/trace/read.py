@@ -8,46 +8,28 @@ from pathlib import Path
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Problem, integer
-from diagnostics.evidence.trace.model import (
-    KINDS,
-    MAX_NAMES,
-    PAUSE_NS,
-    QUIET_NS,
-    Args,
-    Event,
-    GroupInfo,
-    Indices,
-    Message,
-    Names,
-    Spans,
-    Trace,
-    host_work,
-    message_of_args,
-    message_of_shapes,
-    places,
-    ranks_of,
-)
+from diagnostics.evidence.trace import model
 from diagnostics.evidence.trace.scan import Scan
 
 _TEXT = patterns_beside(__file__)
 """Patterns by name. The table describes what each one matches."""
-_NO_ARGS = Args()
+_NO_ARGS = model.Args()
 _CLOSE_US = 100  # Accuracy of the end of a stretch of activity: a fifth of the time that ends one.
 _LAST_NS = 1 << 62
 """Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
 
-_Handler = tuple[Callable[[Event, int], None], int]
+_Handler = tuple[Callable[[model.Event, int], None], int]
 """The handler of an event, and the index of the event's name."""
 _Handlers = dict[str, _Handler | None]
 
 
-def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
+def read(path: Path, file: str, rank: int | None, limits: Limits) -> model.Trace:
     """Read the trace at `path`; OSError if it cannot be read, ValueError if it is no trace or has no usable event."""
-    builder = _Builder(Trace(file=file))
-    builder.run(Scan(path, limits, Event))
+    builder = _Builder(model.Trace(file=file))
+    builder.run(Scan(path, limits, model.Event))
     if not builder.trace.device and builder.skipped_ops:
-        builder = _Builder(Trace(file=file), all_ops=True)
-        builder.run(Scan(path, limits, Event))
+        builder = _Builder(model.Trace(file=file), all_ops=True)
+        builder.run(Scan(path, limits, model.Event))
     trace = builder.finish()
     if trace.rank is None:
         named = _TEXT["worker"].search(path.name) or _TEXT["worker"].search(path.parent.name)
@@ -60,22 +42,22 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
 class _Builder:
     """Fills the columns of a trace. A handler changes them after all that may fail, so they stay equally long."""
 
-    def __init__(self, trace: Trace, all_ops: bool | None = None) -> None:
+    def __init__(self, trace: model.Trace, all_ops: bool | None = None) -> None:
         self.trace = trace
         self.all_ops = all_ops
         """Whether to keep every CPU operation; None = until the first event on a device."""
         self.skipped_ops = 0
         """Number of names of operations that were not kept."""
-        self._names = Names(trace.names)
-        self._lanes = Indices(trace.lanes)
+        self._names = model.Names(trace.names)
+        self._lanes = model.Indices(trace.lanes)
         self._launched = array("q")
         """Correlation of each launch."""
-        self._launches = Spans()
+        self._launches = model.Spans()
         self._correlation = array("q")
         self._recent_activity: tuple[int | str | None, int | str | None, float, float] = (None, None, 0.0, -1.0)
         """Process, thread, and the times (us) between which its activity is known."""
 
-    def run(self, scan: Scan[Event]) -> None:
+    def run(self, scan: Scan[model.Event]) -> None:
         """Read all events; raises the errors of `Scan.batches`."""
         trace = self.trace
         tables: dict[str, _Handlers | None] = {}
@@ -86,7 +68,7 @@ class _Builder:
                 try:
                     table = tables[event.cat]
                 except KeyError:
-                    table = tables[event.cat] = {} if KINDS.get(event.cat.lower()) else None
+                    table = tables[event.cat] = {} if model.KINDS.get(event.cat.lower()) else None
                 if table is None:
                     continue
                 try:
@@ -114,15 +96,15 @@ class _Builder:
     def _problem(self, about: str, **figures: object) -> None:
         self.trace.problems.append(Problem("trace", self.trace.file, about, figures=figures))
 
-    def _handler(self, event: Event, table: _Handlers) -> _Handler | None:
+    def _handler(self, event: model.Event, table: _Handlers) -> _Handler | None:
         """Return the handler for an event of this category and name, and remember it."""
-        kind, name = KINDS[event.cat.lower()], event.name
-        handler: Callable[[Event, int], None] | None
+        kind, name = model.KINDS[event.cat.lower()], event.name
+        handler: Callable[[model.Event, int], None] | None
         if kind == "overhead":
             name = f"overhead: {name}"  # No annotation is called so.
-            handler = self._mark if host_work(name) else None
+            handler = self._mark if model.host_work(name) else None
         elif kind in ("op", "runtime", "function") and (
-            host_work(name) or (kind == "op" and _TEXT["annotation"].search(name))
+            model.host_work(name) or (kind == "op" and _TEXT["annotation"].search(name))
         ):
             handler = self._mark
         elif kind == "function":
@@ -138,19 +120,19 @@ class _Builder:
             self.skipped_ops += 1
             handler = self._active
         else:
-            own: dict[str, Callable[[Event, int], None]] = {"op": self._op, "mark": self._mark}
+            own: dict[str, Callable[[model.Event, int], None]] = {"op": self._op, "mark": self._mark}
             is_memory = kind == "memory" or _TEXT["transfer"].search(name)
             handler = own.get(kind) or partial(self._kernel, memory=int(bool(is_memory)))
         # Most functions are short, and their names are too many to be kept.
         taker = None if handler is None else (handler, -1 if handler == self._function else self._names[name])
-        if len(table) < MAX_NAMES:
+        if len(table) < model.MAX_NAMES:
             table[name] = taker
         return taker
 
-    def finish(self) -> Trace:
+    def finish(self) -> model.Trace:
         """Link device work to its launch, set the first and the last time, and return the trace."""
         trace = self.trace
-        own, launches = self._launches, places(self._launched, self._correlation)
+        own, launches = self._launches, model.places(self._launched, self._correlation)
         trace.launch = array("q", (own.start[i] if i >= 0 else -1 for i in launches))
         trace.launcher = array("i", (own.lane[i] if i >= 0 else -1 for i in launches))
         trace.returned = array("q", (own.end[i] if i >= 0 else -1 for i in launches))
@@ -159,7 +141,7 @@ class _Builder:
         trace.last_ns = max((max(spans.end) for spans in all_spans), default=0)
         return trace
 
-    def _header(self, scan: Scan[Event]) -> None:
+    def _header(self, scan: Scan[model.Event]) -> None:
         trace, header, info = self.trace, scan.header, scan.info
         trace.rank, trace.world_size = scan.rank, scan.world_size
         base = header.get("baseTimeNanoseconds")
@@ -175,9 +157,9 @@ class _Builder:
                 ranks, declared, name = group.get("ranks"), group.get("pg_size"), str(group["pg_name"])
                 members = tuple(r for r in ranks if integer(r, 0) is not None) if isinstance(ranks, list) else ()
                 size = declared if isinstance(declared, int) else len(members)
-                trace.groups[name] = GroupInfo(name, str(group.get("pg_desc", "")), members, size)
+                trace.groups[name] = model.GroupInfo(name, str(group.get("pg_desc", "")), members, size)
 
-    def _times(self, event: Event) -> tuple[int, int]:
+    def _times(self, event: model.Event) -> tuple[int, int]:
         ts, dur = event.ts, event.dur
         if type(ts) is int and type(dur) is int:
             start = ts * 1000
@@ -190,7 +172,7 @@ class _Builder:
             raise OverflowError
         return start, end
 
-    def _kernel(self, event: Event, name: int, memory: int = 0) -> None:
+    def _kernel(self, event: model.Event, name: int, memory: int = 0) -> None:
         trace, args = self.trace, event.args or _NO_ARGS
         start, end = self._times(event)
         correlation = _correlation(args)
@@ -206,7 +188,7 @@ class _Builder:
         if self.all_ops is None:
             self.all_ops = False
 
-    def _launch(self, event: Event, name: int) -> None:
+    def _launch(self, event: model.Event, name: int) -> None:
         args = event.args
         if args is not None and args.correlation is not None:
             times, correlation = self._times(event), _correlation(args)
@@ -214,11 +196,11 @@ class _Builder:
             self._launches.add(*times, name, self._lanes[event.pid, event.tid])
         self._active(event, name, keep=False)
 
-    def _wait(self, event: Event, name: int) -> None:
+    def _wait(self, event: model.Event, name: int) -> None:
         self.trace.syncs.add(*self._times(event), name, self._lanes[event.pid, event.tid])
         self._launch(event, name)
 
-    def _active(self, event: Event, name: int, keep: bool = True) -> None:
+    def _active(self, event: model.Event, name: int, keep: bool = True) -> None:
         """Note that the host does something; only what takes as long as a pause is kept, as it may be the reason."""
         pid, tid, first, last = self._recent_activity
         if first <= event.ts and event.ts + event.dur <= last and event.tid == tid and event.pid == pid:
@@ -226,11 +208,11 @@ class _Builder:
         start, end = self._times(event)
         lane = self._lanes[event.pid, event.tid]
         self.trace.add_activity(start, end, lane)
-        if keep and end - start >= PAUSE_NS:
+        if keep and end - start >= model.PAUSE_NS:
             self.trace.ops.add(start, end, name, lane)
         self._recent_activity = event.pid, event.tid, self.trace.activity.start[-1] / 1000, end / 1000 + _CLOSE_US
 
-    def _op(self, event: Event, name: int) -> None:
+    def _op(self, event: model.Event, name: int) -> None:
         ops = self.trace.ops
         start, end = self._times(event)
         if event.args is not None and (event.args.op is not None or event.name == "record_param_comms"):
@@ -238,30 +220,32 @@ class _Builder:
         ops.add(start, end, name, self._lanes[event.pid, event.tid])
         self._active(event, name, keep=False)
 
-    def _mark(self, event: Event, name: int) -> None:
+    def _mark(self, event: model.Event, name: int) -> None:
         trace, args = self.trace, event.args
         start, end = self._times(event)
         if _TEXT["comms"].match(event.name):
             linked = args is not None and args.op is not None
-            message = self._message(args) if args is not None and linked else message_of_shapes(event.name, args)
+            message = self._message(args) if args is not None and linked else model.message_of_shapes(event.name, args)
             trace.mark_messages[len(trace.marks)] = message
         trace.marks.add(start, end, name, self._lanes[event.pid, event.tid])
 
-    def _function(self, event: Event, _: int) -> None:
-        if event.dur >= QUIET_NS / 1000:
+    def _function(self, event: model.Event, _: int) -> None:
+        if event.dur >= model.QUIET_NS / 1000:
             lane = self._lanes[event.pid, event.tid]
             self.trace.functions.add(*self._times(event), self._names[event.name], lane)
 
-    def _message(self, args: Args) -> Message:
-        message = message_of_args(args)
+    def _message(self, args: model.Args) -> model.Message:
+        message = model.message_of_args(args)
         groups = self.trace.groups
         if message.group and message.group not in groups:
-            ranks = ranks_of(args.ranks or "")
-            groups[message.group] = GroupInfo(message.group, args.desc or "", ranks, message.group_size or len(ranks))
+            ranks = model.ranks_of(args.ranks or "")
+            groups[message.group] = model.GroupInfo(
+                message.group, args.desc or "", ranks, message.group_size or len(ranks)
+            )
         return message
 
 
-def _correlation(args: Args) -> int:
+def _correlation(args: model.Args) -> int:
     number = args.correlation
     if number is None:
         return -1

@@ -174,6 +174,8 @@ LOST_PEER = [
     ("DistStoreError", "wait timeout after 300000ms, keys: /default_pg/0//cuda//0", "timed_out"),
     ("DistNetworkError", "The client socket has timed out after 60000ms while trying to connect to (10.0.0.1, 29500).", "timed_out"),
     ("DistNetworkError", "The client socket has failed to connect to any network address of (node0, 29500). Connection refused", "lost_peer"),
+    ("DistNetworkError", "failed to recv, got 0 bytes", "lost_peer"),
+    ("RuntimeError", "Stop_waiting response is expected", "lost_peer"),
     ("DistNetworkError", "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?", "lost_peer"),
     ("RuntimeError", "[/pytorch/torch/csrc/distributed/c10d/TCPStore.cpp:122] recvVector failed: Connection reset by peer", "lost_peer"),
     ("TimeoutError", "The client socket has timed out after 300s while trying to connect to (10.0.0.1, 29500).", "timed_out"),
@@ -237,6 +239,31 @@ def test_what_clearing_up_ran_into_says_nothing() -> None:
     assert kind_of_exception("ValueError", f"bad batch (then RuntimeError: {GLOO})", USER) == "raised"
     assert kind_of_exception("RuntimeError", f"bad batch (then RuntimeError: {GLOO})", USER) == "raised"
     assert kind_of_exception("KeyError", "'x' (then OutOfMemoryError: CUDA out of memory)", USER) == "raised"
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "kind"),
+    [
+        ("KeyboardInterrupt", "", "stopped"),
+        ("lightning.pytorch.utilities.exceptions.SIGTERMException", "", "stopped"),
+        ("RuntimeError", "DataLoader worker (pid 55) is killed by signal: Terminated. ", "stopped"),
+        ("RuntimeError", "DataLoader worker (pid(s) 55, 56) is killed by signal: Interrupt. ", "stopped"),
+        ("SystemExit", "143", "stopped"),
+        ("InterruptedError", "received signal 15", "stopped"),
+        ("RuntimeError", "Received SIGTERM, exiting", "stopped"),
+        ("Preempted", "caught termination signal SIGTERM while training", "stopped"),
+        ("RuntimeError", "DataLoader worker (pid 55) is killed by signal: Killed. ", "raised"),
+        ("RuntimeError", "DataLoader worker (pid 55) is killed by signal: Segmentation fault. ", "raised"),
+        ("SystemExit", "1", "raised"),
+        ("SystemExit", "1430", "raised"),
+        ("ValueError", "got signal 2 samples long, expected 15", "raised"),
+        ("RuntimeError", "evaluation server of rank 3 received SIGTERM", "raised"),
+        ("ValueError", "SIGTERM_GRACE must be set", "raised"),
+        ("RuntimeError", "received signal 11", "raised"),
+    ],
+)
+def test_signals_of_launchers_and_users_are_no_errors_of_the_rank(type_: str, message: str, kind: str) -> None:
+    assert kind_of_exception(type_, message, USER) == kind
 
 
 def test_ddp_and_interrupts() -> None:

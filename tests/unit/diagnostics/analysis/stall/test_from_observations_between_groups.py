@@ -48,7 +48,7 @@ def test_one_line_in_two_groups_is_another_order(script: Path) -> None:
     rest = [at(script, number, 5) for number in (2, 3)]
     said = findings_of(at(script, 0, 3, "dp"), at(script, 1, 3, "tp"), *rest)
     assert set(said) == {"group_order"} and said["group_order"].ranks == (0, 1)
-    assert said["group_order"].confidence == 0.85 and said["group_order"].victims == (2, 3)
+    assert said["group_order"].confidence == 0.6 and said["group_order"].victims == (2, 3)
     assert "rank 0 waits for rank 1 in all_reduce (train.py:3) of group dp" in said["group_order"].summary
     # The variable is one that does not tell the groups apart, but a call that both make would have completed.
     same = findings_of(at(script, 0, 3, "group"), at(script, 1, 3, "group"), *rest)

@@ -28,3 +28,17 @@ def test_others_that_wait_behind_the_circle_are_victims(tmp_path: Path) -> None:
 def test_one_order_on_all_ranks_is_none(tmp_path: Path) -> None:
     result = finding(tmp_path, job([FIRST, SECOND], [FIRST, SECOND], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
     assert result.status == "ruled_out"
+
+
+def test_one_line_that_serves_both_groups_through_a_variable_is_left_by_nobody(tmp_path: Path) -> None:
+    """`first, second = (b, a)`: the other order, or a call that was left out, but no loop that ended."""
+    first, second = (Op(group=group, line=11 + at) for at, group in enumerate("12"))
+    turned = [Op(group="2", line=11), Op(group="1", line=12)]
+    steps = [first, second] * 5
+    played = job(
+        [*steps, first, second], [*steps, *turned], [*steps, first, second], groups={"1": [0, 1, 2], "2": [0, 1, 2]}
+    )
+    result = finding(tmp_path, played, CAUSE)
+    assert (result.status, result.ranks, result.victims, result.confidence) == ("confirmed", (1,), (0, 2), 0.6)
+    assert result.summary.endswith("skips the call in which the other waits.")
+    assert finding(tmp_path, played, "hang.uneven_iterations").status != "confirmed"
