@@ -9,6 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import UNNAMED
+from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import log, watch
 
@@ -19,6 +21,7 @@ _TABLE = table_beside(__file__)
 XIDS: dict[int, After] = _TABLE["xids"]
 MEANINGS: dict[int, str] = _TABLE["meanings"]  # 0 is the entry for all other Xids.
 _ACTIONS: dict[str, After] = _TABLE["actions"]
+_OF_PROGRAM = frozenset(_TABLE["of_program"])
 _CUDA = [(re.compile(text), code) for text, code in _TABLE["texts"]]
 _SWITCH = 109  # The driver could not switch away from a context: a kernel that crashed or hangs causes this as well.
 HARMLESS: frozenset[After] = frozenset({"program", "warning"})  # Codes that do not indicate a failed device.
@@ -41,6 +44,8 @@ class Event(Struct, frozen=True):
     """The recovery that the driver asks for (Xid 154)."""
     survived: bool = False
     """Whether the job ended in order, so that this did not end it."""
+    aside: bool = False
+    """Whether the kernel ties it to no rank, and all ranks that failed by themselves raised what no device causes."""
 
     @property
     def after(self) -> After:
@@ -71,8 +76,10 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line, device)
     for error in evidence.errors:
         events += _device_errors(error.message, error.rank, error.file, error.line)
+    own = [error.type for error in evidence.errors if error.type and of_error(error, UNNAMED).by_itself]
+    by_program = bool(own) and _OF_PROGRAM.issuperset(own) and not any(f.kind == "cuda_error" for f in evidence.facts)
     survived = log.training_ended(evidence) or watch.finished(evidence)
-    return tuple(replace(event, survived=survived) for event in events)
+    return tuple(replace(event, survived=survived, aside=by_program and event.rank is None) for event in events)
 
 
 def _device_errors(text: str, rank: int | None, file: str, line: int, device: str = "") -> list[Event]:

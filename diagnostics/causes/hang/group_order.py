@@ -35,15 +35,8 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, at = case.culprits, min(cycle.operations)
-    sure = (
-        OPEN
-        if one_line and not proven
-        else SUSPECTED
-        if not proven
-        else LIKELY
-        if at.key.recorder == STACKS.recorder
-        else CERTAIN
-    )
+    sure = LIKELY if at.key.recorder == STACKS.recorder else CERTAIN
+    sure = sure if proven else OPEN if one_line else SUSPECTED
     return _parts.confirmed(job, facts, sure, at=at, seen=details, ranks=ranks, victims=victims, where=where)
 
 

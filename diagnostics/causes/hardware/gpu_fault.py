@@ -31,10 +31,11 @@ def decide(faults: tuple[Event, ...]) -> Finding:
         return _TEXTS.undecided()
     ranks = tuple(sorted({event.rank for event in failed if event.rank is not None}))
     # An event in the kernel log may be older than the job; half of the catalogue's codes are a program's faults.
-    is_fatal = any(event.code in XIDS and not event.survived for event in events)
+    is_fatal = any(event.code in XIDS and not (event.survived or event.aside) for event in events)
+    row = "survived" if events[0].survived else "aside" if events[0].aside else "unknown"
     return Finding(
         status="confirmed" if failed else "undecided",
-        facts=_facts(events, ranks, *(() if is_fatal else ("survived" if events[0].survived else "unknown",))),
+        facts=_facts(events, ranks, *(() if is_fatal else (row,))),
         confidence=(CERTAIN if is_fatal else SUSPECTED) if failed else 0.0,
         ranks=ranks,
         evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:CITED]),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import inf
 from operator import attrgetter
 from pathlib import Path
@@ -52,6 +52,7 @@ _ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
 MOST_REPORTED = 3  # Maximum number of reported attempts before the last one.
 _MOST_RANKS = 1024  # Maximum number of error files read per earlier attempt.
 _EVENT, _BASE, _RANK = (re.compile("".join(parts).encode()) for parts in table_beside(__file__)["head"].values())
+_OF_HOST = re.compile(table_beside(__file__)["of_host"])
 _EPOCH_US = 1e15
 """Smaller times are relative to the boot time."""
 
@@ -209,6 +210,27 @@ def of_other_times(evidence: Evidence) -> dict[int, str]:
             and not (first_s - NOTICED_S <= at <= last_s + _AFTERMATH_S or is_of_end)
         ):
             fact.fields["apart"] = True
+    return rows
+
+
+def of_other_hosts(evidence: Evidence) -> dict[int, str]:
+    """Return the kernel's lines of hosts on which no rank failed, where ranks failed by themselves on known ones.
+
+    Only names that differ in their numbers alone are compared: a container's is not that of its host. Where a rank was
+    killed, only memory that ran out is compared: another node may have failed.
+    """
+    lists = (fact.fields["host_of"].items() for fact in evidence.facts if fact.kind == "torchrun_list")
+    host_of: dict[int | None, str] = dict(chain.from_iterable(lists))
+    seen = {*host_of.values(), *(str(fact.fields.get("process", "")).partition(":")[0] for fact in evidence.facts)}
+    own = [e for e in evidence.errors if ends_a_rank(e) and of_error(e, UNNAMED).by_itself]
+    rows = dict[int, str]()
+    for fact in (fact for fact in evidence.facts if fact.kind in OF_KERNEL):
+        failed = {host_of.get(e.rank, "") for e in own if e.type or fact.kind == "kernel_oom"}
+        if failed and (of := _OF_HOST.match(fact.text)):
+            names = {name.partition(".")[0].lower() for name in (seen if "" in failed else failed)} - {""}
+            host = of[1].partition(".")[0].lower()
+            forms = {re.sub(r"\d+", "0", name) for name in (host, *names)}
+            rows |= {id(fact): "elsewhere"} if names and len(forms) == 1 and host not in names else {}
     return rows
 
 

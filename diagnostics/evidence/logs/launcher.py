@@ -59,6 +59,7 @@ class _Row(Struct):
     rank: int = -1
     local_rank: int = -1
     """Set in every row of `FailureTable.rows`."""
+    host: str = ""
     code: int | None = None
     pid: int | None = None
     signal: str | None = None
@@ -88,6 +89,8 @@ class FailureTable(Struct):
         if key == "time":
             # Local time of the node, written without its zone; taken for UTC, so only differences mean something.
             row.time_s = next(iter(moments(value)), None)
+        elif key == "host":
+            row.host = value
         elif key == "rank" and (ranks := _TEXT["ranks"].match(value)):
             row.rank, row.local_rank = int(ranks[1]), int(ranks[2])
             if len(self.rows) < _MAX_ERRORS:
@@ -106,10 +109,10 @@ class FailureTable(Struct):
         return offsets.pop() if len(offsets) == 1 else None
 
     def listed(self) -> dict[str, Any]:
-        """Return the listed ranks, their process ids, and the rank of each process."""
+        """Return the listed ranks, their process ids, the rank of each process, and the host of each rank."""
         rank_of = {row.pid: row.rank for row in self.rows if row.pid is not None}
-        ranks = sorted({row.rank for row in self.rows})
-        return {"ranks": ranks, "pids": sorted(rank_of), "rank_of": rank_of}
+        host_of = {row.rank: row.host for row in self.rows}
+        return {"ranks": sorted(host_of), "pids": sorted(rank_of), "rank_of": rank_of, "host_of": host_of}
 
     def errors(self, file: str) -> list[RankError]:
         """Return one error per row, ordered by rank."""

@@ -167,3 +167,24 @@ def test_other_lines_of_these_drivers_name_no_fault(tmp_path: Path, line: str) -
     report = said(tmp_path, line)
     (finding,) = (item.finding for item in report.findings if item.finding.cause == "hardware.gpu_fault")
     assert not report.root_causes and not finding.evidence
+
+
+RAISED = ("[rank2]: Traceback (most recent call last):", '[rank2]:   File "/src/fit.py", line 31, in fit')
+LIST = "  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 2710030)"
+
+
+@pytest.mark.parametrize(
+    ("raised", "more", "cause"),
+    [
+        ("KeyError: 'labels'", (), "hang.rank_raised"),
+        ("KeyError: 'labels'", (LIST,), "hardware.gpu_fault"),  # The kernel names its process.
+        ("RuntimeError: CUDA error: unspecified launch failure", (), "hardware.gpu_fault"),
+        ("torch.distributed.DistBackendError: NCCL error: remote process exited", (), "hardware.gpu_fault"),
+    ],
+)
+def test_an_exception_that_no_device_causes_is_not_a_fault_s(
+    tmp_path: Path, raised: str, more: tuple[str, ...], cause: str
+) -> None:
+    report = said(tmp_path, XID.strip(), *RAISED, f"[rank2]: {raised}", *more)
+    assert report.root_causes[0].cause == cause
+    assert [root.cause for root in report.root_causes].count("hardware.gpu_fault") == (cause != "hang.rank_raised")

@@ -167,3 +167,38 @@ def test_a_process_that_was_killed_at_another_time_is_none_of_the_job(
     killed = "srun: error: node1: task 1: Killed\n"
     job(tmp_path, f"[Mon Mar 10 {at} 2031] {KILLED}", WAITING + killed)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == kinds
+
+
+FAILED = (
+    "  time      : 2031-03-10_08:59:59\n  host      : node{}\n  rank      : 2 (local_rank: 0)\n"
+    "  exitcode  : {} (pid: {})\n  traceback : {}\n"
+)
+RAISED, SIGKILL = FAILED.format(1, 1, 12, ""), FAILED.format(1, -9, 5150, "Signal 9 (SIGKILL) received by PID 5150")
+CRASH = "\n".join(JOB.splitlines()[2:]) + "\n"
+LOST_PEER = CRASH.partition("TypeError")[0] + (
+    "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited or network error\n"
+)
+OF_NCCL = "node1:5:6 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "line", "end", "kept"),
+    [
+        ("node7", LOST, CRASH + RAISED, False),
+        ("NODE7.lab.org", LOST, CRASH + RAISED.replace("node1", "node1.lab.org"), False),
+        ("node7", LOST, OF_NCCL + CRASH, False),
+        ("node7", KILLED, SIGKILL, False),  # The process ID is of another machine's process.
+        ("node1", KILLED, SIGKILL, True),
+        ("node1", LOST, CRASH + RAISED, True),
+        ("gke-pool-9", LOST, CRASH + RAISED, True),  # The job's names are those of containers.
+        ("node7", LOST, CRASH, True),  # On which host is not known.
+        ("node7", LOST, SIGKILL, True),  # By a launcher, if another node failed.
+        ("node7", LOST, LOST_PEER + RAISED, True),
+    ],
+)
+def test_a_kernel_of_a_host_on_which_no_rank_failed_decides_nothing(
+    tmp_path: Path, host: str, line: str, end: str, kept: bool
+) -> None:
+    evidence = job(tmp_path, f"Mar 10 09:00:00 {host} kernel: {line}", WAITING + end)
+    assert bool(of_kernel(evidence)) is kept
+    assert [problem.about for problem in evidence.problems] == ["elsewhere"] * (not kept)
