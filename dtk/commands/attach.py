@@ -75,8 +75,9 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
 def _elsewhere(arguments: argparse.Namespace) -> int:
     """Let the hosts of a Slurm job, or those that are named, collect into one folder that they share."""
     tool, hosts = ("srun", []) if arguments.hosts is None else ("ssh", [*filter(None, arguments.hosts.split(","))])
+    by = "no_srun" if tool == "srun" else "no_ssh"
     both = tool == "ssh" and arguments.slurm is not None
-    _errors.refuse({"both": both, "no_host": tool == "ssh" and not hosts, f"no_{tool}": shutil.which(tool) is None})
+    _errors.refuse({"both": both, "no_host": tool == "ssh" and not hosts, by: shutil.which(tool) is None})
     folder = make_folder(arguments.folder, FOLDERS, "process", 0o700).absolute()
     inner = [sys.executable, "-m", "dtk", "attach", "--collect", "--folder", str(folder)]
     inner += ["--rounds", str(arguments.rounds), "--every-s", str(arguments.every_s)]

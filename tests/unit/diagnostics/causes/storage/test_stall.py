@@ -36,7 +36,7 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0,
 def test_a_rank_that_really_waits_for_a_file(tmp_path: Path) -> None:
     fifo = tmp_path / "data.bin"
     os.mkfifo(fifo)
-    sampler = Host(RunPaths(tmp_path), 0)
+    sampler = Host(RunPaths(tmp_path), 0, {})
     rank = subprocess.Popen([sys.executable, "-c", SPAWN, fifo], stdout=subprocess.PIPE)
     try:
         sampler._processes[1] = psutil.Process(rank.pid)
