@@ -1,7 +1,6 @@
 """Faults of jobs that know nothing of dtk: plain PyTorch scripts that really fail, diagnosed from what they print."""
 
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,22 +25,13 @@ def run(log: Path, *words: str, job: str = "train") -> int:
 
 
 def run_ranks(folder: Path, *words: str, job: str = "train") -> list[int]:
-    """Run a script as two ranks with a file each; return their exit codes.
-
-    Once in about ten times gloo hangs while DDP and its group are freed, after all steps: such a run is repeated.
-    """
-    for is_last in (False, True):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        ranks = [([f"tests.faults.jobs.{job}", *words], environment(RANK=f"{n}", **group)) for n in range(2)]
-        try:
-            done = run_modules(ranks, ROOT, stretched(LIMIT_S))
-            break
-        except subprocess.TimeoutExpired:
-            if is_last:
-                raise
+    """Run a script as two ranks with a file each; return their exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    ranks = [([f"tests.faults.jobs.{job}", *words], environment(RANK=f"{n}", **group)) for n in range(2)]
+    done = run_modules(ranks, ROOT, stretched(LIMIT_S))
     folder.mkdir(exist_ok=True)
     for rank, process in enumerate(done):
         (folder / f"rank_{rank}.log").write_text(process.stdout + process.stderr)
