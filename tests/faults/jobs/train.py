@@ -115,6 +115,8 @@ def main() -> None:
     if args.save and rank == 0:
         states = {"model": module.state_dict(), **{name: part.state_dict() for name, part in parts.items()}}
         torch.save({**states, "step": step}, args.save)
+    # Before the group: as its last owner, DDP's reducer joins gloo's threads with the GIL held, for which one may wait.
+    del model
     if world > 1:
         dist.destroy_process_group()
 
