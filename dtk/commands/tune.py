@@ -28,7 +28,7 @@ def run_topic(topic: str, arguments: argparse.Namespace) -> int:
     require_training("dtk tune needs")
     from dtk.launch.processes import ended_by_sigterm
     from dtk.tune.make import Request, make
-    from dtk.tune.report import as_json, document
+    from dtk.tune.model import as_json, document
 
     text: str | None = getattr(arguments, "values", None)
     values = () if text is None else tuple(part.strip() for part in text.split(","))

@@ -11,9 +11,8 @@ from diagnostics.report import document as doc
 from diagnostics.report.jsonform import plain
 from diagnostics.report.measures import Breakdown
 from diagnostics.runs.records import as_mapping
-from dtk.compare.formatting import interval_text, number_text, range_text, ratio_text, times_text, value_text
 from dtk.compare.model import SCHEMA, Cell as Measured, Comparison, Doubt, Figure, Scaled, Status, Variant
-from dtk.compare.statistics import METHOD
+from dtk.compare.statistics import METHOD, interval_text, number_text, range_text, ratio_text, times_text, value_text
 
 POINTS_DRAWN = 400  # Chosen: more points look the same and only enlarge the page.
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}

@@ -22,9 +22,8 @@ from dtk.launch.command import KILL_S, Command
 from dtk.launch.diagnosis import explanation, prepare
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
-from dtk.record.stall_probe import STANDS_S
 from dtk.record.verdict import find_desync
-from dtk.record.watch_environment import watch_variables, watched_processes
+from dtk.record.watch_environment import STANDS_S, watch_variables, watched_processes
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
 LOOK_S = 1.0  # Chosen: interval of checks for ranks that have not joined; their timeout is minutes.

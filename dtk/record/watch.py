@@ -30,8 +30,8 @@ from dtk.record.activity import BUSY, Activity, Pause, scheduled_s, where_main_t
 from dtk.record.collectives import CollectiveLog
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
-from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict import Called, History, Judge, Place, Report, called_at, desync, left_at, place_of, stall
+from dtk.record.watch_environment import StallAnswer
 
 EVERY_S = 0.5  # Chosen: small compared to the timeouts of a watch.
 LOOKS = 5  # Chosen: samples of the main thread between two ticks, of 4 us each (benchmarks/ring_cost.py).

@@ -1,13 +1,18 @@
-"""The environment variables through which `dtk watch` configures the ranks. Never imports torch."""
+"""How `dtk watch` configures the ranks, and asks them before it stops a job. Never imports torch."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths, write_json
+from dtk.record.guard import bounded, guarded
 
 FOLDER, STALL_TIMEOUT_S = "DTK_WATCH_FOLDER", "DTK_WATCH_STALL_TIMEOUT_S"
 _INJECT = Path(__file__).resolve().parent / "inject"
+STANDS_S = 5.0  # Chosen: a rank that moved or worked less than this before the request does not hang.
+DUMP_S = 2.0  # Chosen: a working disk answers in some 10 ms.
 
 
 def watch_variables(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
@@ -29,3 +34,23 @@ def watched_processes(paths: RunPaths) -> list[int]:
             if folder.name.isdecimal() and entry in (folder / "environ").read_bytes().split(b"\0"):
                 pids.append(int(folder.name))
     return pids
+
+
+@dataclass(eq=False)
+class StallAnswer:
+    """Polls for a request and answers it once."""
+
+    paths: RunPaths
+    rank: int
+    dump: Callable[[], None]
+    _answered: bool = False
+
+    def answer(self, idle_s: float, inside: bool) -> None:
+        """Dump if this rank is stalled, then answer."""
+        if self._answered or not self.paths.question.exists():
+            return
+        self._answered = True
+        with guarded("answer"):
+            if idle_s >= STANDS_S:
+                bounded("last dumps", self.dump, DUMP_S)
+            write_json(self.paths.answer(self.rank), {"idle_s": idle_s, "inside": inside})

@@ -21,8 +21,8 @@ from diagnostics.report.measures import Breakdown
 from diagnostics.report.runs import COLUMNS, cells_of
 from diagnostics.runs.find import FAILED, list_runs, looks_like_run, read_details
 from diagnostics.runs.records import mapping, planned_and_measured, read_origins
-from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
+from dtk.compare.statistics import number_text
 from dtk.errors import DtkError, refused
 from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.model import PlanReport

@@ -16,7 +16,7 @@ from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import CERTAIN_STEPS
 from diagnostics.contract.findings import CERTAIN, LIKELY, PLAUSIBLE, POSSIBLE, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, region_text
-from diagnostics.evidence.memory.rise import Rise
+from diagnostics.evidence.memory.levels import Rise
 from diagnostics.evidence.model import Frame
 
 PARTS = 8  # Parts of a series whose medians all rise in a leak (`STEADY`): those of noise do once in 8! = 40,320 times.

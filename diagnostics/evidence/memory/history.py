@@ -14,8 +14,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.memory import levels, levels as words
-from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, UNKNOWN, Row, Stack, highest
-from diagnostics.evidence.memory.rise import Rise, by_sizes
+from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, UNKNOWN, Rise, Row, Stack, by_sizes, highest
 from diagnostics.evidence.model import size_of
 from diagnostics.evidence.trace.memory_marks import STEP, step_number
 

@@ -21,9 +21,9 @@ from diagnostics.evidence.memory.levels import (
     TEMPORARIES,
     UNKNOWN,
     Stack,
+    by_levels,
     highest,
 )
-from diagnostics.evidence.memory.rise import by_levels
 from diagnostics.evidence.reader import Handle, Reader, opens
 
 # Inputs and autograd's details count as activations, as they grow with the micro-batch. The last one is torch's None.

@@ -7,7 +7,7 @@ import pytest
 
 from dtk.commands.main import main
 from dtk.errors import INTERRUPTED
-from dtk.tune import make, report
+from dtk.tune import make, model
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_exit_code_says_whether_the_question_was_answered(
     requests: list[Any] = []
     simple_namespace = SimpleNamespace(interrupted=interrupted, measured=measured)
     monkeypatch.setattr(make, "make", lambda request, show: (requests.append(request), simple_namespace)[1])
-    monkeypatch.setattr(report, "as_json", lambda result: {})
+    monkeypatch.setattr(model, "as_json", lambda result: {})
     assert main(["tune", "bucket", "strategy=ddp", "--values", "5, 25", "--repeats", "4", "--json"]) == code
     capsys.readouterr()
     request = requests[0]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dtk.doctor import gpus as module, pairs
+from dtk.doctor import gpus as module
 from dtk.doctor.model import Scope
 from tests.unit.doctor.machines import checks_of
 
-ALL = {**checks_of("gpus", "gpu_state"), "p2p": pairs.p2p}
-CHECKS = checks_of("gpus")
+CHECKS = {"devices": module.devices}
+ALL = {**CHECKS, **checks_of("gpu_state"), "p2p": module.p2p}
 BAD = [
     ("devices", {"1.name": "Other GPU"}, "warning", "different kinds: Other GPU, Stub GPU", "VISIBLE_DEVICES=GPU-"),
     ("devices", {"1.handle": "!15"}, "failure", "GPU 1 does not respond: GPU is lost", "reboot"),

@@ -15,9 +15,8 @@ from dtk.commands.main import main
 from dtk.errors import DtkError
 from dtk.tune import micro
 from dtk.tune.make import STOPPED, _Job, _searched
-from dtk.tune.model import TuneReport
+from dtk.tune.model import TuneReport, as_json, document
 from dtk.tune.probe import Probe
-from dtk.tune.report import as_json, document
 from tests.unit.tune.probes import OOM, Place, asked_for, probe, sizes, trials, turned
 
 
@@ -112,7 +111,7 @@ def test_a_second_sigterm_does_not_cost_the_report(
         return document(report)
 
     monkeypatch.setattr("dtk.tune.probe.probe", run)
-    monkeypatch.setattr("dtk.tune.report.document", written)
+    monkeypatch.setattr("dtk.tune.model.document", written)
     job = ["experiment=smoke", "strategy=single", "train.global_batch_size=8", f"runs_folder={tmp_path}"]
     assert main(["tune", "micro_batch_size", *job, "--keep", str(folder)]) == 130
     assert "stopped by a signal" in capsys.readouterr().out

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dtk.doctor import pairs
+from dtk.doctor import gpus as module
 from dtk.doctor.model import ChildOutput
 
-CHECKS = {"p2p": pairs.p2p}
+CHECKS = {"p2p": module.p2p}
 BAD = [
     ("p2p", {"0.p2p.1": 1}, "failure", "no peer access for 1 of 1 pairs (0-1): the chipset", "topo -p2p"),
     ("p2p", {"0.p2p_write": 4, "p2p_nvlink": 5}, "warning", "disabled in the driver", "NCCL_P2P_DISABLE=1"),
@@ -50,9 +50,9 @@ def test_what_a_device_does_not_tell_is_not_applicable(gpus, name, answers, reas
 def test_wrong_and_slow_copies():
     speeds = [{"from": "cuda:0", "to": f"cuda:{i}", "gb_per_s": 40.0} for i in range(1, 8)]
     speeds[2]["gb_per_s"] = 3.0
-    slow = pairs.judge_copies(ChildOutput(list(speeds)))
+    slow = module.judge_copies(ChildOutput(list(speeds)))
     assert (slow.status, slow.summary) == ("warning", "cuda:0 to cuda:3: 3.0 GB/s, the median pair reaches 40.0 GB/s")
     speeds[1]["wrong"] = "12 of 8388608 words"
-    wrong = pairs.judge_copies(ChildOutput(list(speeds)))
+    wrong = module.judge_copies(ChildOutput(list(speeds)))
     assert wrong.status == "failure"
     assert wrong.remedies[0].command == "export NCCL_P2P_DISABLE=1"
