@@ -38,7 +38,7 @@ IMPORTED = (
     "dtk.launch.prepare",
     "dtk.launch.local",
     "dtk.start.point",
-    "dtk.plan.stored",
+    "dtk.plan.engines",
     "dtk.record.manifest",
     "dtk.train.assemble",
 )

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dtk.compare import steps
-from dtk.compare.figures import READ, ratio_of
+from dtk.compare.figures import READ, ratio_of, times_s
 from dtk.compare.model import Comparison, RunRecord
 from dtk.compare.statistics import estimate
 from dtk.errors import Errors
@@ -60,7 +59,7 @@ def _ratio(
     if key != "step_time_s" or ratio.low is not None:
         return ratio.median, ratio.low, ratio.high
     pairs = zip(*zip(after, before))  # The pairs that form the ratio.
-    new, old = (estimate([time_s for run in runs for time_s in steps.times_s(run)]) for runs in pairs)
+    new, old = (estimate([each for run in runs for each in times_s(run)]) for runs in pairs)
     if None in (new.low, old.low):
         return ratio.median, None, None
     return ratio.median, min(ratio.median, new.low / old.high), max(ratio.median, new.high / old.low)  # type: ignore[operator]

@@ -27,7 +27,7 @@ from diagnostics.evidence.metrics import WARMUP_STEPS
 from diagnostics.evidence.model import Problem
 from diagnostics.runs.find import still_runs
 from diagnostics.runs.records import as_mapping, first_steps, made_again, number, objects, reason
-from dtk.compare import steps
+from dtk.compare.figures import step_time_s, timespan_s
 from dtk.compare.model import MASK, NOT_COMPARED, Disturbance, RunRecord, Traffic, Window
 
 _NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summary.json")
@@ -192,7 +192,7 @@ def _line(text: bytes) -> Window | None:
 
 def surrounded(run: RunRecord, limits: Limits) -> RunRecord:
     """Return the run with what the samples of all nodes show about its measured steps, of which it has some."""
-    begin_s, end_s = steps.timespan_s(run)
+    begin_s, end_s = timespan_s(run)
     clocks: list[float] = []
     watts: list[float] = []
     disturbances: list[Disturbance] = []
@@ -218,7 +218,7 @@ def surrounded(run: RunRecord, limits: Limits) -> RunRecord:
             watts += [power for power in (_power(device),) if power is not None]
     return replace(
         run,
-        energy_j=sum(watts) * steps.step_time_s(run) if watts else None,
+        energy_j=sum(watts) * step_time_s(run) if watts else None,
         clocks_mhz=median(clocks) if clocks else None,
         disturbances=tuple(disturbances),
     )

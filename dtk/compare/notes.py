@@ -9,11 +9,10 @@ from diagnostics.contract.formatting import bytes_text, counted, joined, seconds
 from diagnostics.contract.grouping import grouped
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.runs.records import as_mapping
-from dtk.compare.figures import baselines, batch_text
+from dtk.compare.figures import baselines, batch_text, profiled
 from dtk.compare.group import machine
 from dtk.compare.model import Check, Doubt, Figure, RunRecord, Variant, medians
 from dtk.compare.statistics import FEWEST, METHOD, Estimate, bounds_text, interval_text, times_text
-from dtk.compare.steps import profiled
 
 UNSTEADY, CLOCKS = 0.10, 0.05
 """Spread of repeats over their median, and relative difference of clocks, from which on there is a warning."""

@@ -25,8 +25,7 @@ from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
-from dtk.launch.prepare import cuda_devices
-from dtk.launch.variables import rank_variables
+from dtk.launch.prepare import cuda_devices, rank_variables
 from dtk.parallel.context import meet
 from dtk.rank.job import Job
 from dtk.rank.worker import work

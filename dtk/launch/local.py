@@ -27,9 +27,9 @@ from dtk.config.strict import to_plain
 from dtk.errors import USER_ERROR
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
+from dtk.launch.prepare import rank_variables
 from dtk.launch.processes import importable
 from dtk.launch.stopping import StopSignals
-from dtk.launch.variables import rank_variables
 from dtk.parallel import loopback
 from dtk.rank import job
 from dtk.record.run_folder import begin, close

@@ -5,6 +5,7 @@ later phase are local to it, so that `--cfg` and a rejected job respond immediat
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,38 @@ from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, 
 from dtk.config.trust import refuse_masked
 from dtk.errors import DtkError
 from dtk.extras import require
+from dtk.nccl.render import fill, render
+from dtk.parallel import loopback
+from dtk.record.flight import environment as flight_environment
 from dtk.sharding.registry import NATIVE
 
 if TYPE_CHECKING:
     from dtk.data.dataset import Dataset
     from dtk.nccl.render import Rendered
 
+
 _counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
 """The dataset that `settle_epochs` has built, at most one, for reuse by `check_parts`: building it may take minutes."""
+
+
+def rank_variables(
+    config: Config, paths: RunPaths, here: Mapping[str, str] | None, *, threads: int = 0, one_machine: bool = False
+) -> dict[str, str]:
+    """Return the variables that the ranks need before they create a communicator; the user's values take precedence.
+
+    `here` is the environment of the process that starts the ranks, or of the rank itself; None if they start elsewhere,
+    where each adds what depends on its machine. With 0 `threads` each rank sets them itself. On `one_machine` loopback
+    suffices. DtkError if the preset requires a key that is not set.
+    """
+    chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    if config.train.deterministic:
+        chosen["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    if here is None:
+        filled = ((name, fill(config.nccl, name, text, paths.root)) for name, text in config.nccl.variables.items())
+        return {**{name: value for name, value in filled if value is not None}, **chosen}
+    interfaces = loopback.interface_variables() if one_machine else {}
+    preset = render(config.nccl, here, paths.root).variables
+    return {**chosen, **interfaces, **flight_environment(config.record, paths), **preset}
 
 
 def compose_point(
@@ -89,7 +114,7 @@ def settle_point(point: Resumed, placement: Placement) -> Resumed:
 def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, launcher: str) -> RunPaths:
     """Create the run folder, or reuse that of a resumed run, and describe the run in it."""
     from dtk.nccl.render import render
-    from dtk.plan.stored import keep_plan
+    from dtk.plan.engines import keep_plan
     from dtk.record.run_folder import create, describe, name_run
 
     composed, config = point.composed, point.composed.config

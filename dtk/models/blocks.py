@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from dtk.config.schema import EncoderConfig, GPTConfig
 from dtk.models import layers
-from dtk.models.initial import Initial, transformer_initial
+from dtk.models.declared import Initial, transformer_initial
 from dtk.models.layers import Column, Cuttable, LayerNorm, Row, SelfAttention
 from dtk.parallel.placement import Piece
 

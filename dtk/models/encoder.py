@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dtk.config.schema import EncoderConfig
 from dtk.models.blocks import Transformer
-from dtk.models.flops import training_flops_per_token
+from dtk.models.declared import training_flops_per_token
 from dtk.models.layers import Whole
 
 PADDING_ID = 0  # Token id that pads a sample to the sequence length. It is excluded from attention and pooling.

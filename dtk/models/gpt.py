@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dtk.config.schema import GPTConfig
 from dtk.models.blocks import Transformer
-from dtk.models.flops import training_flops_per_token
+from dtk.models.declared import training_flops_per_token
 
 
 class GPT(Transformer):

@@ -23,8 +23,8 @@ from dtk.config.schema import GPTConfig
 from dtk.errors import Errors, refused
 from dtk.models.blocks import by_head, by_part
 from dtk.models.build import ModelConfig
+from dtk.models.declared import fused_heads
 from dtk.models.gpt import GPT
-from dtk.models.initial import fused_heads
 from dtk.parallel.placement import local_piece
 
 _KEYS, _TABLE = itemgetter("modules", "sizes", "fixed"), table_beside(__file__)

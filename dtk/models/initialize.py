@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dtk.models.blocks import runs
-from dtk.models.initial import Initial, fused_heads
+from dtk.models.declared import Initial, fused_heads
 from dtk.parallel.placement import local_piece
 
 BLOCK = 2**20  # Elements per random block: a rank generates fewer than two blocks in excess of its own shard.

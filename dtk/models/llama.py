@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dtk.config.schema import LlamaConfig
-from dtk.models.flops import training_flops_per_token
-from dtk.models.initial import Initial, transformer_initial
+from dtk.models.declared import Initial, training_flops_per_token, transformer_initial
 from dtk.models.layers import Column, Cuttable, Head, RMSNorm, Row, SelfAttention, TokenEmbedding, whole_sequence
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
-from dtk.models.flops import training_flops_per_token
+from dtk.models.declared import training_flops_per_token
 from dtk.models.layers import Cuttable, Role, local_part
 from dtk.models.llama import Llama, LlamaBlock, LlamaMLP
 from dtk.parallel.collectives import Axis, copy, exchange_counts, exchange_rows, reduce

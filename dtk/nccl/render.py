@@ -3,15 +3,25 @@ any communicator exists, in the parent or in ranks that torchrun or Slurm starte
 """
 
 import ipaddress
+import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnostics.analysis.environment.values import ConfFile, parse_conf
+from diagnostics.contract.files import read_record
 from dtk.config.schema import NCCLConfig
 from dtk.errors import DtkError, Errors
-from dtk.nccl.nccl_conf import read, user_file
 
+SYSTEM = Path("/etc/nccl.conf")
+"""NCCL reads $NCCL_CONF_FILE, else .nccl.conf in the home folder that the system knows (not $HOME), then this file.
+
+A name that is set already stays (src/misc/param.cc).
+"""
+MOST_BYTES = 1 << 20  # Maximum size of a file; real ones have a few lines.
 _errors = Errors(__file__)
 RUN = "run"
 KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_port")
@@ -26,6 +36,33 @@ _FAMILIES = re.compile(
 """Variables that a preset may set: those of NCCL and RCCL, gloo, torch's process groups, and their transports."""
 _BACKENDS = {"nccl": "NCCL", "gloo": "gloo"}
 _EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10.1.0.0/16", "topo_file": "FILE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """One configuration file that exists."""
+
+    path: Path
+    content: ConfFile
+
+
+def user_file(environment: Mapping[str, str]) -> Path | None:
+    """Return the path of the user's configuration file, whether it exists or not."""
+    named = environment.get("NCCL_CONF_FILE")
+    if named:
+        return Path(named)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".nccl.conf"
+    except KeyError:  # This container has no such user.
+        return None
+
+
+def read_conf(path: Path | None) -> Conf | None:
+    """Read a configuration file; return None if there is no such file, or it cannot be read."""
+    with suppress(OSError, ValueError):
+        if path is not None:
+            return Conf(path, parse_conf(read_record(path, MOST_BYTES).decode("utf-8", "replace")))
+    return None
 
 
 class MissingKeyError(DtkError):
@@ -66,7 +103,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
     Values of the environment and of nccl.conf take precedence; without a run folder `{run}` is left as it is. DtkError
     if a value needs a key that is not given.
     """
-    file = read(user_file(environment))
+    file = read_conf(user_file(environment))
     in_file = {} if file is None else {n: v for n, v in file.content.variables.items() if n.startswith("NCCL_")}
     variables, overruled = {}, []
     for name, text in config.variables.items():

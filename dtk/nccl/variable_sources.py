@@ -9,9 +9,8 @@ from diagnostics.analysis.environment.values import ConfFile, parse_conf
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits, load_yaml
 from dtk.errors import DtkError, refused
-from dtk.nccl import nccl_conf
-from dtk.nccl.nccl_conf import MOST_BYTES
-from dtk.nccl.render import ENVIRONMENT
+from dtk.nccl import render
+from dtk.nccl.render import ENVIRONMENT, MOST_BYTES
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")  # Prefixes of collected names.
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
@@ -42,7 +41,7 @@ def given_here(environment: Mapping[str, str]) -> Given:
     oddities: list[tuple[str, str, str]] = []
     shadowed: list[tuple[str, str, str]] = []
     read = [ENVIRONMENT]
-    for file in map(nccl_conf.read, (nccl_conf.user_file(environment), nccl_conf.SYSTEM)):
+    for file in map(render.read_conf, (render.user_file(environment), render.SYSTEM)):
         if file is None:
             continue
         read.append(str(file.path))

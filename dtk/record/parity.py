@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.files import table_beside
 from dtk.models.blocks import runs
-from dtk.models.initial import fused_heads
+from dtk.models.declared import fused_heads
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.placement import local_piece, replica

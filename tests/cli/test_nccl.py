@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dtk.commands.main import main
-from dtk.nccl import nccl_conf
+from dtk.nccl import render
 from dtk.nccl.presets import read_presets
 from dtk.nccl.text import markdown
 from tests.cli.command import FAULTY, ROOT, environment, only_run, run
@@ -18,7 +18,7 @@ def nobody(monkeypatch, tmp_path):
     """A user without variables or files of his own."""
     (tmp_path / "empty.conf").touch()
     monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "empty.conf"))
-    monkeypatch.setattr(nccl_conf, "SYSTEM", tmp_path / "absent.conf")
+    monkeypatch.setattr(render, "SYSTEM", tmp_path / "absent.conf")
     for name in ("NCCL_DEBUG", "NCCL_IB_DISABLE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
         monkeypatch.delenv(name, raising=False)
 

@@ -19,9 +19,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import dtk
 from dtk.config.schema import GPTConfig
+from dtk.models.declared import Initial
 from dtk.models.gpt import GPT
 from dtk.models.hf import export_weights, load_gpt2
-from dtk.models.initial import Initial
 from dtk.models.initialize import BLOCK, initialize, initialize_model
 
 # Rows that 4 ranks cannot share evenly (30, 40001), fewer rows than ranks (3), more than one random block.

@@ -74,7 +74,7 @@ def test_a_watched_number_can_bound_a_slice() -> None:
 def test_numbers_are_found_however_they_are_written() -> None:
     constants = thresholds.constants()
     assert constants["causes.overlap.skew._MOST"].about.startswith("Minimum share")  # A comment.
-    assert constants["evidence.memory.rise._EMPTY"].value == 0.25  # One of two.
+    assert constants["evidence.memory.levels._EMPTY"].value == 0.25  # One of two.
     assert constants["causes.overlap.small_units._MANY"].value == 16  # From another one.
     assert "contract.artifacts.FINISHED" not in constants
 

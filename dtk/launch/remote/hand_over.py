@@ -35,7 +35,7 @@ def hand_over(
     point: Resumed, placement: Placement, dry_run: bool, opened: Callable[[RunPaths], None] | None = None
 ) -> int:
     """Submit a run, or print it; DtkError, without a run folder, if it is invalid or the cluster rejects it."""
-    from dtk.plan.stored import planned
+    from dtk.plan.engines import planned
 
     launcher = point.composed.config.launcher
     program = "" if dry_run else check_program(launcher.name)

@@ -12,7 +12,7 @@ from dtk.config.compose import Composed
 from dtk.config.placement import Placement
 from dtk.config.schema import RemoteLauncher
 from dtk.config.trust import refuse_secrets
-from dtk.launch.variables import rank_variables
+from dtk.launch.prepare import rank_variables
 from dtk.record.run_folder import configuration
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")

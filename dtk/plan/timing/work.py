@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, MoEConfig, SGDConfig
-from dtk.models.flops import training_flops_per_token
+from dtk.models.declared import training_flops_per_token
 from dtk.plan.formulas.shape import cut, elements, model_shape
 from dtk.plan.formulas.walk import stream_item_bytes
 from dtk.plan.timing.hardware import Hardware

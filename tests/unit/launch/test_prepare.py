@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths, write_json
+from dtk.config.compose import compose
 from dtk.config.trust import MASK
 from dtk.errors import DtkError
-from dtk.launch.prepare import compose_point, cuda_devices, manifest_of, place_point, settle_point
+from dtk.launch.prepare import compose_point, cuda_devices, manifest_of, place_point, rank_variables, settle_point
 from dtk.nccl.render import Rendered
 
 TINY = ["model=gpt2_tiny", "strategy=ddp", "launcher.device=cpu"]
+SMALL = ("model=gpt2_tiny", "nccl.variables={NCCL_DEBUG: WARN, NCCL_TOPO_FILE: '{run}/topo.xml'}")
 
 
 def test_a_new_run_continues_nothing() -> None:
@@ -92,3 +94,43 @@ def test_ranks_that_others_started_are_settled_as_they_are(tmp_path: Path) -> No
 
 def test_no_device_is_looked_for_where_none_is_wanted() -> None:
     assert cuda_devices("cpu") == 0
+
+
+@pytest.fixture(autouse=True)
+def no_own_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_ranks_of_one_machine_talk_over_loopback_and_record(tmp_path: Path) -> None:
+    config, paths = compose([*SMALL]).config, RunPaths(tmp_path)
+    own = rank_variables(config, paths, {"NCCL_DEBUG": "INFO"}, threads=3, one_machine=True)
+    assert own["OMP_NUM_THREADS"] == "3" and own["GLOO_SOCKET_IFNAME"].startswith("lo")
+    assert own["TORCH_FR_BUFFER_SIZE"] == str(config.record.flight_entries)
+    assert own["NCCL_TOPO_FILE"] == f"{tmp_path}/topo.xml"
+    assert "NCCL_DEBUG" not in own, "the user's own value stays"
+    several = rank_variables(config, paths, {})
+    assert several.keys() == own.keys() - {"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} | {
+        "NCCL_DEBUG"
+    }
+
+
+@pytest.mark.parametrize("here", [None, {}])
+def test_a_deterministic_run_is_one_whoever_starts_its_ranks(here: dict[str, str] | None, tmp_path: Path) -> None:
+    """torch refuses cuBLAS in a deterministic run without it, also under torchrun and srun."""
+    config = compose([*SMALL, "train.deterministic=true"]).config
+    assert rank_variables(config, RunPaths(tmp_path), here)["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert "CUBLAS_WORKSPACE_CONFIG" not in rank_variables(compose([*SMALL]).config, RunPaths(tmp_path), here)
+
+
+def test_what_depends_on_a_machine_is_left_to_ranks_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")  # Of the machine that submits.
+    elsewhere = rank_variables(compose([*SMALL]).config, RunPaths(tmp_path), None)
+    assert elsewhere == {"NCCL_DEBUG": "WARN", "NCCL_TOPO_FILE": f"{tmp_path}/topo.xml"}
+
+
+def test_a_preset_that_lacks_a_key_is_refused_by_both(tmp_path: Path) -> None:
+    config = compose(["model=gpt2_tiny", "nccl.variables={NCCL_SOCKET_IFNAME: '{interface}'}"]).config
+    for here in (None, {}):
+        with pytest.raises(DtkError, match=r"nccl\.interface"):
+            rank_variables(config, RunPaths(tmp_path), here)

@@ -6,8 +6,8 @@ from torch import nn
 
 from dtk.config.schema import EncoderConfig, GPTConfig
 from dtk.models.blocks import MLP, Attention, Block, Transformer, by_head, by_part, runs
+from dtk.models.declared import Initial
 from dtk.models.gpt import GPT
-from dtk.models.initial import Initial
 from dtk.models.initialize import initialize, initialize_model
 from dtk.parallel.placement import Piece
 

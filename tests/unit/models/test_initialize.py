@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from dtk.config.schema import GPTConfig
+from dtk.models.declared import Initial
 from dtk.models.gpt import GPT
-from dtk.models.initial import Initial
 from dtk.models.initialize import BLOCK, initialize, initialize_model
 
 NORMAL = Initial(kind="normal", std=0.02)

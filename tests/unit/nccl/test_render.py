@@ -1,11 +1,15 @@
 """What reaches the ranks: keys filled in, the user's own values left alone and reported, wrong presets refused."""
 
 import dataclasses
+import os
+import pwd
+from pathlib import Path
 
 import pytest
 
 from dtk.config.schema import NCCLConfig
 from dtk.errors import DtkError
+from dtk.nccl import render as module
 from dtk.nccl.presets import read_presets
 from dtk.nccl.render import OwnVariable, check_preset, placeholders, render
 
@@ -123,3 +127,30 @@ def test_a_range_of_addresses_is_checked(text):
 @pytest.mark.parametrize("text", ["10.1.0.0/16", "10.1.2.3/16", "fd02::/16", None])
 def test_networks_of_both_families_are_ranges(text):
     check_preset(preset("roce", traffic_class=104, address_range=text), "nccl", NOBODY, None)
+
+
+def test_the_file_that_is_named_comes_before_the_one_in_the_home() -> None:
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert module.user_file({"NCCL_CONF_FILE": "/x/y.conf"}) == Path("/x/y.conf")
+    assert module.user_file({}) == module.user_file({"NCCL_CONF_FILE": ""}) == home / ".nccl.conf"
+
+
+def test_a_user_that_the_container_does_not_know_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert module.user_file({}) is None and module.read_conf(None) is None
+
+
+def test_variables_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.conf"
+    path.write_bytes(b"# why\nNCCL_DEBUG=INFO\n\nNCCL_IB_SL=3\xff\n")
+    read = module.read_conf(path)
+    assert read is not None and read.path == path
+    assert read.content.variables["NCCL_DEBUG"] == "INFO" and read.content.lines["NCCL_IB_SL"] == 4
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_as_if_it_were_absent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"#" * (module.MOST_BYTES + 1))
+    for name in ("pipe", "large", "none", "."):
+        assert module.read_conf(tmp_path / name) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from dtk.errors import DtkError
-from dtk.nccl import nccl_conf
+from dtk.nccl import render
 from dtk.nccl.variable_sources import given_here, given_in
 
 
@@ -11,7 +11,7 @@ def test_the_environment_then_the_users_file_then_the_machines(tmp_path, monkeyp
     user, system = tmp_path / "user.conf", tmp_path / "system.conf"
     user.write_text("# mine\nNCCL_IB_TIMEOUT=18\nNCCL_DEBUG=INFO\n")
     system.write_text("NCCL_IB_TIMEOUT=20\nNCCL_IB_TC = 41\nNCCL_TOPO_FILE=/t.xml\n")
-    monkeypatch.setattr(nccl_conf, "SYSTEM", system)
+    monkeypatch.setattr(render, "SYSTEM", system)
     given = given_here({"NCCL_DEBUG": "WARN", "HOME": "/x", "NCCL_CONF_FILE": str(user)})
     assert given.variables["NCCL_DEBUG"] == "WARN"
     assert given.places["NCCL_DEBUG"] == "environment"
@@ -25,7 +25,7 @@ def test_the_environment_then_the_users_file_then_the_machines(tmp_path, monkeyp
 
 def test_without_nccl_conf_file_it_is_the_file_in_the_home_that_the_system_knows(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    path = nccl_conf.user_file({"HOME": str(tmp_path)})
+    path = render.user_file({"HOME": str(tmp_path)})
     assert path is not None and path.name == ".nccl.conf" and path.parent != tmp_path, "NCCL does not look at $HOME"
 
 

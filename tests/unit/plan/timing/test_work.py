@@ -10,7 +10,7 @@ import torch
 from dtk.config.schema import MoEConfig, SGDConfig, head_blocks
 from dtk.errors import DtkError
 from dtk.models.build import build_model
-from dtk.models.flops import training_flops_per_token
+from dtk.models.declared import training_flops_per_token
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.plan.timing.hardware import Hardware, load_hardware
 from dtk.plan.timing.work import clip_seconds, layout, micro_batch_seconds, optimizer_seconds

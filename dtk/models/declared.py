@@ -1,4 +1,4 @@
-"""Initialization of parameters: the return type of `model.initial(name)`, and the rule that dtk's models share."""
+"""What models declare: the return type of `model.initial(name)` and the rule that dtk's share, and their FLOPs."""
 
 import math
 from dataclasses import dataclass
@@ -39,3 +39,20 @@ def transformer_initial(name: str, layers: int) -> Initial:
     if name.endswith(_RESIDUAL):
         return Initial(kind="normal", std=STD / math.sqrt(2 * layers))
     return Initial(kind="normal", std=STD)
+
+
+def training_flops_per_token(parameters: int, layers: int, width: int, sequence_length: int) -> int:
+    """Return the FLOPs of forward and backward for one token, by PaLM's formula 6N + 12LHQT.
+
+    Source: Chowdhery et al. 2022, "PaLM", appendix B. A multiply-add counts 2; backward counts twice the forward. Not
+    counted: recomputation (activation checkpointing), norms, softmax, activation functions, the optimizer. Attention is
+    counted over the full sequence, also where it is causal.
+
+    Args:
+        parameters: N, the parameters that a token is multiplied with: all of them, biases and norms included, without
+            the lookup tables of tokens and positions, but with the output projection (tied weights count once, as it).
+        layers: L, blocks.
+        width: H * Q, heads times the width of a query head.
+        sequence_length: T, tokens per sample.
+    """
+    return 6 * parameters + 12 * layers * width * sequence_length

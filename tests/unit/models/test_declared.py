@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dtk.models.initial import STD, Initial, fused_heads, transformer_initial
+from dtk.models.declared import STD, Initial, fused_heads, training_flops_per_token, transformer_initial
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_only_fused_projections_have_rows_by_head() -> None:
     assert fused_heads(Fused(), "blocks.0.attention.qkv.weight") == fused_heads(Fused(), "a.attention.qkv.bias") == 4
     assert fused_heads(Fused(), "blocks.0.attention.projection.weight") is None
     assert fused_heads(object(), "blocks.0.attention.qkv.weight") is None
+
+
+def test_palm_540b_as_published() -> None:
+    # Chowdhery et al. 2022, table 1 and appendix B: 118 layers, 48 heads of 256, 2,048 tokens.
+    flops = training_flops_per_token(540_350_000_000, 118, 48 * 256, 2048)
+    assert flops == 6 * 540_350_000_000 + 12 * 118 * 48 * 256 * 2048
+    assert 0.01 < flops / (6 * 540_350_000_000) - 1 < 0.02, "attention adds little at that size"
+
+
+def test_attention_grows_with_the_sequence_and_parameters_do_not() -> None:
+    short, long = (training_flops_per_token(10**6, 4, 128, tokens) for tokens in (128, 1024))
+    assert long - short == 12 * 4 * 128 * (1024 - 128)

@@ -13,7 +13,7 @@ import pytest
 
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
-from dtk.attach import collect, processes, servers
+from dtk.attach import collect, processes
 from dtk.attach.processes import Job, RankProcess
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
@@ -74,7 +74,7 @@ def test_torchs_debug_server_gives_stacks_and_flight_records_of_all_ranks(tmp_pa
     with started(JOB, str(port), **words, RANK="0") as first, started(JOB, str(port), **words, RANK="1") as second:
         assert second.stdout is not None and second.stdout.readline() == "ready\n"
         ends_s = time.monotonic() + 120
-        while not (answers := servers.answers(rank_of(first))).flight:  # Until rank 0 waits.
+        while not (answers := collect.answers(rank_of(first))).flight:  # Until rank 0 waits.
             assert time.monotonic() < ends_s, answers
             time.sleep(0.5)
     assert "in all_reduce" in answers.stacks[0] and "in all_reduce" not in answers.stacks[1]
@@ -90,26 +90,26 @@ def test_ras_is_asked_where_a_rank_listens(tmp_path: Path) -> None:
     address = {"NCCL_RAS_ADDR": f"localhost:{port}"}
     with started(STANDS_IN, str(port), f"{RAS}SAID", "0") as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        answers = servers.answers(rank_of(process, 3, **address))
+        answers = collect.answers(rank_of(process, 3, **address))
         assert answers.ras.decode() == f"{RAS}verbose status\n" and answers.lacks == []
         other = {3: RankProcess(os.getpid(), 3, 4, ("job",), "python train.py", address)}
-        assert servers.answers(other) == servers.Answers(), "a server of another job is left alone"
+        assert collect.answers(other) == collect.Answers(), "a server of another job is left alone"
     collect._answers(tmp_path, 3, answers, set())
     assert gather(tmp_path, Limits()).facts[0].kind == "ras_agrees"
 
 
 def test_a_server_that_does_not_end_its_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    monkeypatch.setattr(servers, "ANSWER_S", 0.3)
+    monkeypatch.setattr(collect, "ANSWER_S", 0.3)
     with started(STANDS_IN, str(port), "endless", "600") as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        answers = servers.answers(rank_of(process, NCCL_RAS_ADDR=f"localhost:{port}"))
+        answers = collect.answers(rank_of(process, NCCL_RAS_ADDR=f"localhost:{port}"))
         assert answers.ras == b"" and answers.lacks == ["NCCL's RAS did not answer within 0.3 s"]
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    monkeypatch.setattr(servers, "MOST_BYTES", 3)
+    monkeypatch.setattr(collect, "MOST_BYTES", 3)
     with started(STANDS_IN, str(port), "long", "0") as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        assert servers.ask(port, b"status\n") == b""
+        assert collect.ask(port, b"status\n") == b""
