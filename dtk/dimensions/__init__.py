@@ -1,17 +1,11 @@
 """Model parallelism: each kind distributes a model along one mesh dimension and declares what its ranks communicate."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
+from diagnostics.contract.mesh import Mesh
+from dtk.config.schema import Config
 from dtk.dimensions import cp, ep, tp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from diagnostics.contract.mesh import Mesh
-    from dtk.config.schema import Config
-    from dtk.sharding.declared import Collective, Shape
+from dtk.sharding.declared import Collective, Shape
 
 
 def inside(

@@ -4,6 +4,7 @@ attention and feed-forward the activations are split along the sequence (`sequen
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from dtk.errors import DtkError
 from dtk.sharding.declared import ITEM_BYTES, Collective, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torch import nn
 
     from dtk.config.schema import Config

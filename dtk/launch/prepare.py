@@ -22,14 +22,13 @@ from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, 
 from dtk.config.trust import refuse_masked
 from dtk.errors import DtkError
 from dtk.extras import require
-from dtk.nccl.render import fill, render
+from dtk.nccl.render import Rendered, fill, render
 from dtk.parallel import loopback
 from dtk.record.flight import environment as flight_environment
 from dtk.sharding.registry import NATIVE
 
 if TYPE_CHECKING:
     from dtk.data.dataset import Dataset
-    from dtk.nccl.render import Rendered
 
 
 _counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
@@ -141,7 +140,7 @@ def manifest_of(
     data: dict[str, Any] | None,
     placement: Placement,
     launcher: str,
-    nccl: "Rendered",
+    nccl: Rendered,
 ) -> dict[str, Any]:
     """Return the content of manifest.json for a point, with its data and the runs that it continues from; DtkError if
     the run is resumed with different data.

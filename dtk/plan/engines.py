@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.compose import Composed, compose
@@ -14,10 +14,7 @@ from dtk.config.placement import Placement, is_remote, ranks_per_node
 from dtk.config.schema import Config, NoFault, SettingFault
 from dtk.errors import DtkError
 from dtk.plan.formulas.prediction import Engine, Prediction
-
-if TYPE_CHECKING:
-    from dtk.plan.timing.hardware import Hardware
-
+from dtk.plan.timing.hardware import Hardware
 
 Choice = Literal["auto", "closed_form", "simulated", "both"]
 NODE = 8  # Chosen, as most nodes have 8 devices: ranks per node without hardware and a configured number.
@@ -29,7 +26,7 @@ class Machine:
     """The machine to plan for: a known device or only a node size, and the engine."""
 
     local_size: int
-    hardware: "Hardware | None" = None
+    hardware: Hardware | None = None
     engine: Engine = "closed_form"
 
 
@@ -43,7 +40,7 @@ class Difference:
     unit: Literal["bytes", "calls"] = "bytes"
 
 
-def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
+def machine(config: Config, hardware: Hardware | None, choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
     The formulas cover dtk's own models, data and optimizers; a job with a custom one is simulated, unless `choice` is

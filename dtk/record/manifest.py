@@ -14,22 +14,20 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.artifacts import SCHEMA_VERSION
 from diagnostics.contract.files import kernel_entries, kernel_text
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk, process_start
+from dtk.config.placement import Placement
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.extras import installed
 from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.run_folder import now
 from dtk.sharding.registry import needs_less_memory
-
-if TYPE_CHECKING:
-    from dtk.config.placement import Placement
 
 GIT_TIMEOUT_S = 5.0  # Chosen: timeout for all git commands; git answers in milliseconds, except on a busy machine.
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
@@ -45,7 +43,7 @@ FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
 
 
 def manifest(
-    config: Config, run_id: str, placement: "Placement", launcher: str, nccl: Mapping[str, Any]
+    config: Config, run_id: str, placement: Placement, launcher: str, nccl: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the content of manifest.json.
 

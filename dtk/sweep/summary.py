@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
+from diagnostics.report import document as doc
 from diagnostics.runs.records import as_mapping, mapping, objects
 from dtk.console.output import print_line, put, rendered
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import DONE, STOPPED_EARLY
 from dtk.sweep.search import Tried
-
-if TYPE_CHECKING:
-    from diagnostics.report.document import Document
 
 MOST_BYTES = 32 * 1024 * 1024  # Maximum bytes of metrics.jsonl; the rest of a longer file is ignored.
 COMPARED = ("multirun", "grid")
@@ -93,8 +91,6 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
             ranked.append((min(figures, key=lambda figure: sign * figure), point.name or "unchanged", states))
     ranked.sort(key=lambda row: sign * row[0])
     if ranked:
-        from diagnostics.report import document as doc
-
         print_line(f"\nby {name} ({metric['goal']}), best first")
         rows = [(f"{value:.6g}", point, states) for value, point, states in ranked[:_MOST_RANKED]]
         put(rendered(doc.Document("", "", (doc.table([(name, "point", "unfinished"), *rows]),))))
@@ -108,7 +104,7 @@ def last_trials(sweep: Sweep) -> list[Trial]:
     return [trial for key in keys if (trial := sweep.last(*key)) is not None]
 
 
-def comparison(trials: Sequence[Trial]) -> "Document | None":
+def comparison(trials: Sequence[Trial]) -> doc.Document | None:
     """Return what `dtk compare` shows of the runs that came to an end; None for fewer than two, or incomparable ones.
 
     Failed runs are included: that one needs too much memory is a result.

@@ -8,19 +8,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from diagnostics.contract.invocation import typed
 from dtk.compare.statistics import FEWEST
+from dtk.config.placement import Placement
 from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError, refused
 from dtk.tune import candidates as choices, micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.model import NO_GAIN, TuneReport, clearly_fastest, row_of
 from dtk.tune.probe import Trials, terms
-
-if TYPE_CHECKING:
-    from dtk.config.placement import Placement
 
 STOPPED = "stopped by a signal"
 
@@ -44,7 +42,7 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class _Job:
     config: Config
-    placement: "Placement"
+    placement: Placement
 
 
 def make(request: Request, show: Callable[[str], None]) -> TuneReport:

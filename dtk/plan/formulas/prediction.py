@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import filled
+from dtk.config.schema import Config
 from dtk.sharding.declared import Collective
-
-if TYPE_CHECKING:
-    from dtk.config.schema import Config
 
 SCHEMA = "dtk.plan/1"
 
@@ -135,7 +133,7 @@ class Prediction:
     """Assumptions, and what the engine could not see."""
 
     @classmethod
-    def of(cls, config: "Config", world_size: int, **figures: Any) -> "Prediction":
+    def of(cls, config: Config, world_size: int, **figures: Any) -> "Prediction":
         """Return the prediction of a configured job with a resolved batch and these `figures`."""
         return cls(
             strategy=config.strategy.name,

@@ -1,7 +1,5 @@
 """Parameter shapes of a configured architecture in the model's order, without building it or importing torch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -104,7 +102,7 @@ def partial(shape: ModelShape, shards: int) -> list[Shape]:
     ]
 
 
-def _role(config: KnownConfig, name: str) -> Role:
+def _role(config: KnownConfig, name: str) -> "Role":
     layer = name.split(".")[-2]
     if layer in _COLUMN:
         return "column"
