@@ -154,9 +154,7 @@ class _Compiled(SourceFileLoader):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a new empty file next to `path`, which replaces `path` on success and is removed after an exception;
-    OSError if the folder is missing, full or read-only.
-    """
+    """Yield a new file that replaces `path` on success and is removed on error; OSError if the folder is unwritable."""
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:

@@ -23,10 +23,7 @@ def typed(path: Path) -> Path:
 
 
 def command(*arguments: object, name: str = "dtk") -> str:
-    """Return a command line for a shell in this directory, quoted where necessary.
-
-    `name` is a console script whose package also supports `python -m`.
-    """
+    """Return a command line for a shell, quoted where necessary; the package of `name` also supports `python -m`."""
     return " ".join([_program(name), *(shlex.quote(str(argument)) for argument in arguments)])
 
 

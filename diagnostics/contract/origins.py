@@ -67,10 +67,7 @@ def at_key(plain: object, key: str, default: Any = None) -> Any:
 
 
 def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> None:
-    """Add an override of a key, or of the section of that name.
-
-    Changes `origins` in place. `removes` deletes the key, which restores the schema's default.
-    """
+    """Add an override of a key or section to `origins` in place; `removes` deletes the key: back to its default."""
     for name in {key, *(name for name in origins.values if name.startswith(f"{key}."))}:
         settings = origins.keys.setdefault(name, [])
         settings.append(Setting("typed", text[:LONGEST]))

@@ -14,9 +14,7 @@ _NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{mod
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Create the project and print the next command; DtkError if the folder is not empty, its name is not a valid
-    module name, or it cannot be created.
-    """
+    """Create the project and print the next command; DtkError if its folder is not empty, or cannot be a module."""
     folder: Path = arguments.folder
     module = folder.resolve().name.replace("-", "_").replace(".", "_")
     if not module.isidentifier() or not module.isascii():

@@ -53,9 +53,7 @@ def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
 
 
 def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """Return the section `tracker` to use, and the configuration of the run; DtkError if the run has no tracker, or the
-    tracker cannot be used.
-    """
+    """Return the section `tracker` to use, and the run's configuration; DtkError if it has no usable tracker."""
     from diagnostics.evidence.limits import Limits, load_yaml, whole
     from dtk.config.schema import KINDS
     from dtk.config.strict import section_from_plain

@@ -13,9 +13,7 @@ VALUES = {"trace": TRACE}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the trace and print a summary of its contents; DtkError if the run does not exist or has no events, or the
-    file cannot be written.
-    """
+    """Write the trace and print a summary; DtkError if there is no run or event, or the file cannot be written."""
     from dtk.runs.trace import Merge
 
     merge = Merge(find(arguments.run))

@@ -36,9 +36,7 @@ def check_batch(config: Config, world_size: int) -> None:
 
 
 def fill_degrees(composed: Composed, world_size: int) -> Composed:
-    """Replace a degree of -1 of tp, pp, cp and ep by its number of ranks; DtkError if several are -1, or another degree
-    does not fit.
-    """
+    """Replace a degree of -1 (tp, pp, cp, ep) by its ranks; DtkError if several are -1, or another does not fit."""
     config = composed.config
     filled = config.parallel.filled(config.strategy, world_size)
     if filled is config.parallel:

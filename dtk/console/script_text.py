@@ -45,9 +45,7 @@ def sbatch_option(name: str, value: object) -> str:
 
 
 def sbatch_word(option: str) -> str:
-    """Return an option of `launcher.extra` (`--constraint=h100`) as an #SBATCH line; DtkError if it is no long option,
-    or has a line break.
-    """
+    """Return an option of `launcher.extra` as an #SBATCH line; DtkError if it is not a long option on one line."""
     name, equals, value = check_line(option, "launcher.extra").partition("=")
     if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):
         raise DtkError(f"launcher.extra: {option} is not an option", fix="write --name or --name=value, one per entry")

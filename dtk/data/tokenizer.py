@@ -67,9 +67,7 @@ class GPT2Tokenizer:
     separator: int | None = 50256
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids, uint16 [tokens]; DtkError if tiktoken is not installed, or its files are not cached and
-        cannot be downloaded.
-        """
+        """Return the ids, uint16 [tokens]; DtkError if tiktoken or its files are missing and cannot be loaded."""
         ids = self._encoding.encode_ordinary(text.decode("utf-8", "replace"))
         return np.array(ids, dtype=np.uint16)
 

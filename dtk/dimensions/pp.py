@@ -66,10 +66,7 @@ class Shared:
 
 
 def shared_parameters(model: nn.Module, axis: Axis, ranks: list[int], names: Iterable[str]) -> Shared | None:
-    """Return the parameters that this rank shares, which count on the first stage; None if it shares none.
-
-    `names` are the modules that both ends hold.
-    """
+    """Return this rank's parameters of the modules `names` at both ends (they count on the first stage), or None."""
     names = tuple(names)
     if not names or axis.rank not in (0, axis.size - 1):
         return None

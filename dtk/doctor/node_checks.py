@@ -118,9 +118,7 @@ def clock(store: Store, nodes: Sequence[int]) -> Result:
 
 
 def listen(master: str, port: int) -> tuple[socket.socket, str]:
-    """Return a socket that other nodes can connect to, and this node's address on the route to the first node; OSError
-    if there is no route to the first node.
-    """
+    """Return a socket for other nodes, and this node's address on the route to the first node; OSError without one."""
     family = socket.getaddrinfo(master, port, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as way:  # Sends nothing: only the route is asked for.
         way.connect((master, port))

@@ -142,9 +142,7 @@ def manifest_of(
     launcher: str,
     nccl: Rendered,
 ) -> dict[str, Any]:
-    """Return the content of manifest.json for a point, with its data and the runs that it continues from; DtkError if
-    the run is resumed with different data.
-    """
+    """Return the content of manifest.json for a point; DtkError if the run that it resumes had different data."""
     from dtk.record.manifest import manifest
 
     if point.paths is not None:

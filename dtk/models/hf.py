@@ -221,9 +221,7 @@ def write_safetensors(
 
 
 def stored_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the stored dtype of a dtype: float32 for smaller floats, otherwise unchanged; ValueError if the format or
-    this writer does not support it.
-    """
+    """Return the dtype to store: float32 for smaller floats, else the same; ValueError if it cannot be stored."""
     stored = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
     if stored not in _CODES:
         raise ValueError(f"a tensor of type {dtype} cannot be written")

@@ -119,10 +119,7 @@ class ErrorFeedback(Hook):
 
 
 class Compressed(ErrorFeedback):
-    """Compression parameter by parameter, implemented here.
-
-    On CUDA it runs on a separate stream that overlaps backward; on the CPU backward waits for it.
-    """
+    """Compression by parameter; CUDA does it on a stream that overlaps backward, on the CPU backward waits for it."""
 
     def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
         super().__init__(group, parameters, feedback)

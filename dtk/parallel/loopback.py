@@ -26,10 +26,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve_store(port: int = 0, timeout_s: float = 300.0) -> "TCPStore":
-    """Open a store that listens on loopback only.
-
-    Port 0 = a free one (`store.port`); `timeout_s` is that of `get` and `wait`. OSError if the port is taken.
-    """
+    """Open a store on loopback; port 0 = a free one, `timeout_s` for `get` and `wait`. OSError if the port is taken."""
     from torch._C._distributed_c10d import TCPStore  # Commands that only need the variables skip this import.
 
     listener = socket.create_server((ADDRESS, port))

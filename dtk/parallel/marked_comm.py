@@ -16,10 +16,7 @@ from dtk.parallel.regions import communication
 
 
 class MarkedAllGather(DefaultAllGather):  # type: ignore[misc]
-    """all_gather of one unit's parameters over a mesh dimension.
-
-    `secondary` is the size of the subgroup that gathers again for backward; 0 if there is none.
-    """
+    """all_gather of a unit's parameters; a subgroup of `secondary` ranks gathers again for backward, 0 = none."""
 
     def __init__(self, dimension: str, secondary: int = 0) -> None:
         self.dimension, self.secondary = dimension, secondary

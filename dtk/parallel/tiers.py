@@ -161,9 +161,7 @@ class Tier:
         self._last = None
 
     def in_memory(self, part: Tensor) -> Tensor:
-        """Return a tensor that can be accessed whatever its disk does: a copy of one that is mapped to a file; DtkError
-        if the disk no longer gives it.
-        """
+        """Return a tensor that needs no disk: a copy of one mapped to a file; DtkError if the disk fails to give it."""
         for swap in (self.swap, self.shards):
             if swap is not None and part.numel() and 0 <= part.data_ptr() - swap.begin < len(swap.map):
                 copy = torch.empty_like(part)

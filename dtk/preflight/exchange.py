@@ -95,10 +95,7 @@ class Exchange:
             self.pipe.send_bytes(OFFER + pickle.dumps(tuple(offer)))
 
     def ask(self, key: Key, needed: tuple[int, ...]) -> Values | None:
-        """Return the result of a call once the ranks `needed` have made their offers; None if unknown.
-
-        The time limit of this rank is paused meanwhile.
-        """
+        """Return a call's result once the ranks `needed` made offers, None if unknown; its time limit is paused."""
         if self.pipe is None:
             offer = self.offers.get(key)
             if offer is None:

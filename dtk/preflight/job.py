@@ -36,10 +36,7 @@ HEAD_WIDTH, SEQUENCE = 8, 32  # Head width of the narrowed models; maximum numbe
 
 
 def simulated_config(config: Config, steps: int) -> Config:
-    """Return a configuration whose `steps` steps contain everything that happens in the run.
-
-    There are at least `steps`, and a fault's step is always included.
-    """
+    """Return a configuration of at least `steps` steps, with all that happens in the run, and the fault's step."""
     steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
     config = _reduced(config)
     # In one process: its copies are created inside, without a process group.
@@ -75,10 +72,7 @@ def _reduced(config: Config) -> Config:
 
 
 def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[SimulatedRank], None]:
-    """Return the function that a simulated rank of this configuration runs.
-
-    The rank `resumes` alone continues from a checkpoint of step 1; -1 for none.
-    """
+    """Return what a simulated rank runs; the rank `resumes` alone continues from a checkpoint of step 1 (-1 = none)."""
 
     def play(simulated: SimulatedRank) -> None:
         gc.disable()  # The process ends before it would need them.

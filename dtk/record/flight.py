@@ -96,10 +96,7 @@ def _load(ring: bytes) -> dict[str, Any]:
 
 
 def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
-    """Return ring -> its content with the last 64 entries of each group, oldest first.
-
-    `stacks` includes the program's stack frames, without torch's.
-    """
+    """Return ring -> content, the last 64 entries of each group, oldest first; `stacks` adds the program's frames."""
     rings = {}
     for name, function in _dumps().items():
         ring = _load(function(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))

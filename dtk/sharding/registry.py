@@ -43,10 +43,7 @@ CONFIG_TYPES = ConfigTypes()
 
 
 def preferred(gradients_in: str) -> str:
-    """Return the strategy to suggest if any strategy with such gradients works.
-
-    The strategy with the lowest memory use is preferred, then the simplest.
-    """
+    """Return the strategy to suggest of those with such gradients: the least memory use, then the simplest."""
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if kind.traits.gradients_in == gradients_in}
     # CONFIG_TYPES is ordered from the simplest on.
     return min(traits, key=lambda name: (not traits[name].compared, not traits[name].shards_all))
@@ -65,9 +62,7 @@ def overrides_for(gradients_in: str, strategy: StrategyConfig, mesh: Mesh, cut: 
 
 
 def alternatives(fits: Callable[[Traits], bool]) -> str:
-    """Return `strategy=ddp or strategy=fsdp` to suggest: of the strategies that fit, the simplest and the one that
-    shards most.
-    """
+    """Return `strategy=ddp or strategy=fsdp`: of the strategies that fit, the simplest and the one that shards most."""
     traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if fits(kind.traits)}
     compared = {name: those for name, those in traits.items() if those.compared} or traits
     most = max(compared, key=lambda name: (len(compared[name].sharded), compared[name].shards_all))
@@ -92,10 +87,7 @@ def one_device() -> StrategyConfig:
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = NATIVE) -> Strategy:
-    """Build the strategy that `config.name` selects; only its file is imported.
-
-    `engine` is `native` or a module of `dtk.engines`, whose library then runs it.
-    """
+    """Build the strategy `config.name`; `engine` is `native`, or the module of `dtk.engines` that runs it."""
     section = config.on(context.mesh)
     strategy = import_module(f"dtk.strategies.{section.engine or section.name}").STRATEGY
     if engine != NATIVE:

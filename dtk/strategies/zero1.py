@@ -41,10 +41,7 @@ class Zero1Config(DDPConfig):
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """Declare DDP's all_reduces, then one broadcast per rank of the parameters that it updated.
-
-        A rank without parameters broadcasts one dummy element.
-        """
+        """Declare DDP's all_reduces, then a broadcast per rank of what it updated, at least one dummy element."""
         parameters, ranks = shapes.parameters, mesh.dp_size
         size = 4 * (sum(map(prod, parameters)) + max(0, ranks - len(parameters)))
         return [*ddp_collectives(self, parameters, ranks), Collective("broadcast", "dp", ranks, size)]

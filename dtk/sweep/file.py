@@ -146,9 +146,7 @@ def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the mapping that a file holds, with its keys as text; DtkError if it is not a regular file, too large, not
-    YAML, or has a duplicate key.
-    """
+    """Return a file's mapping with text keys; DtkError for no regular file, too large, not YAML, or duplicate keys."""
     _errors.refuse({"folder": path.is_dir()}, path=path)
     try:
         with refused(f"cannot read {path}"):
@@ -163,9 +161,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def fixed_overrides(content: dict[str, Any]) -> list[str]:
-    """Return the overrides that a file's `command` gives to every point; DtkError if there is no command, or it does
-    not end in dtk's with its overrides.
-    """
+    """Return the overrides that `command` gives to every point; DtkError unless it ends in dtk's with overrides."""
     words = content.get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise _errors("no_command" if words is None else "words", write=WRITE)

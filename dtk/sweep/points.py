@@ -53,9 +53,7 @@ class Point:
 
 
 def take_repeats(overrides: Sequence[str]) -> tuple[list[str], int]:
-    """Return the overrides without `repeats=N`, and that number, or 1 if it is not given; DtkError if it is not a
-    number from 1 to `MOST_REPEATS`.
-    """
+    """Return the overrides without `repeats=N`, and N (default 1); DtkError unless it is 1 to `MOST_REPEATS`."""
     rest = [text for text in overrides if not text.startswith(f"{REPEATS}=")]
     given = [text.partition("=")[2] for text in overrides if text.startswith(f"{REPEATS}=")]
     if not given:

@@ -43,9 +43,7 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
 
 
 def buckets(config: Config, world_size: int, values: Sequence[str]) -> list[Candidate]:
-    """Return the sizes of DDP's gradient buckets, the present one among them; DtkError if the strategy has no buckets,
-    or a value is not a size.
-    """
+    """Return the sizes of DDP's buckets, the present one among them; DtkError without buckets, or if one is no size."""
     sizes = []
     for text in values:
         try:

@@ -91,10 +91,7 @@ class Trials:
         return result
 
     def rounds(self, candidates: Sequence[Candidate], first: int, last: int) -> None:
-        """Repeats `first` to `last` of all candidates, one after the other in each round.
-
-        A candidate that does not finish is not tried again.
-        """
+        """Repeat all candidates in turn, `first` to `last`; one that does not finish is not tried again."""
         for number in range(first, last + 1):
             for at, candidate in enumerate(candidates, 1):
                 if any(not probe.fits for probe in self.probes.get(candidate, {}).values()):

@@ -99,10 +99,7 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
 def digests(
     files: Mapping[int, Sequence[CallFile]], attempt: int | None, workers: int | None = None
 ) -> Iterator[Digest]:
-    """Yield the digest of each rank's records of one attempt (None = any), in ascending order of ranks.
-
-    None starts as many `workers` as pay; 0 or 1 starts none.
-    """
+    """Yield each rank's digest of one attempt (None = any) in order; None starts as many `workers` as pay, 0 none."""
     on_disk = [file for file in chain.from_iterable(files.values()) if isinstance(file, FlightFile | RingFile)]
     if len(on_disk) < sum(map(len, files.values())):  # Some files are in memory.
         yield from (digest(rank, files[rank], attempt) for rank in sorted(files))

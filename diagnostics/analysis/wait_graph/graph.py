@@ -122,10 +122,7 @@ class WaitGraph(Struct):
 
 
 def build(survey: Survey, aborted: Collection[int | None] = ()) -> WaitGraph:
-    """Return the graph of all pending collectives, sends and receives.
-
-    `aborted` are ranks that ended because of a call that did not match; None = of any rank.
-    """
+    """Return the graph of all pending calls; `aborted` ranks ended at a call that did not match (None = any rank)."""
     waits = WaitGraph()
     for rank in sorted(survey.ranks):
         for key, line in sorted(survey.ranks[rank].lines.items()):

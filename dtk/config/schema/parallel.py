@@ -45,9 +45,7 @@ class ParallelConfig:
 
     @functools.lru_cache(maxsize=256)  # noqa: B019  (Few values, kept; a search asks often.)
     def mesh(self, strategy: StrategyConfig, world_size: int) -> Mesh:
-        """Return the mesh for this number of ranks; DtkError if the strategy does not implement a dimension, or the
-        degrees do not match the ranks.
-        """
+        """Return the mesh; DtkError if the strategy lacks a dimension, or the degrees do not match the ranks."""
         if (filled := self.filled(strategy, world_size)) is not self:
             return filled.mesh(strategy, world_size)
         for name in (*MODEL_PARALLEL, "ep"):

@@ -143,9 +143,7 @@ def submit_slurm(job: Submission, text: str, program: str) -> str:
 
 
 def check_not_queued(run_id: str) -> None:
-    """Check that Slurm has no other job of this run, which would overwrite its records; DtkError if Slurm has a pending
-    or running job of this run.
-    """
+    """Check that Slurm has no other job of this run, which would overwrite its records; DtkError if it has one."""
     program = shutil.which("squeue")
     if program is None:
         return
@@ -176,9 +174,7 @@ def print_submitted(paths: RunPaths, number: str) -> None:
 
 
 def ask(arguments: list[str], who: str, given: str | None) -> str:
-    """Run a cluster's program with `given` as its standard input, and return its standard output; DtkError if it fails,
-    with its error output as one line.
-    """
+    """Run a cluster's program with `given` as its input, return its output; DtkError with its error as one line."""
     # Without what belongs to a job in which this process may be itself: sbatch would take it for options.
     prefixes = ("SLURM_", "SBATCH_EXPORT")
     environment = {k: value for k, value in os.environ.items() if k == "SLURM_CONF" or not k.startswith(prefixes)}

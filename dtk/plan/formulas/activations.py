@@ -225,10 +225,7 @@ class Layers:
         return total
 
     def dropout(self, x: Value, rate: float) -> Value:
-        """Apply dropout, which saves its mask, and release `x`.
-
-        The mask has the dtype of the input on the CPU and one byte per element on CUDA.
-        """
+        """Apply dropout, release `x`; the saved mask has a byte per element on CUDA, on the CPU the input's dtype."""
         if not rate:
             return x
         elements = self.stream_tokens * self.shape.config.width

@@ -71,10 +71,7 @@ def traffic(config: Config, world_size: int, local_size: int) -> tuple[Traffic, 
 def lines(
     figures: Mapping[tuple[str, str, int, int], tuple[int, int]], world_size: int, local_size: int
 ) -> tuple[Traffic, ...]:
-    """Return the traffic lines of a prediction.
-
-    `figures`: operation, group, its ranks and their distance -> calls and bytes of their full buffers.
-    """
+    """Return the traffic lines; `figures`: operation, group, ranks, distance -> calls and bytes of full buffers."""
     return tuple(
         Traffic(op, group, count, size, n, ring_bytes(op, size, n), link(n, stride, world_size, local_size))
         for (op, group, n, stride), (count, size) in figures.items()
@@ -94,10 +91,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
 
 @functools.cache
 def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
-    """Return the slowest link that any group of that dimension crosses.
-
-    `stride` is the distance between neighbours of a group in the numbering of ranks.
-    """
+    """Return the slowest link that a group crosses; `stride` is the distance of neighbours in the ranks' numbering."""
     bases = range(0, world_size, ranks * stride)
     firsts = (base + offset for base in bases for offset in range(min(stride, world_size)))
     inside = all(first // local_size == (first + (ranks - 1) * stride) // local_size for first in firsts)
