@@ -14,7 +14,7 @@ _NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{mod
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Create the project and print the next command; DtkError if its folder is not empty, or cannot be a module."""
+    """Create the project and print the next command; DtkError unless its folder is empty and can be a module."""
     folder: Path = arguments.folder
     module = folder.resolve().name.replace("-", "_").replace(".", "_")
     if not module.isidentifier() or not module.isascii():

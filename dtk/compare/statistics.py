@@ -46,7 +46,7 @@ class Estimate(Struct, frozen=True):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return median and interval, which needs values above 0 if they are fewer than six; ValueError without values."""
+    """Return the median and its interval (of fewer than six values, all must be above 0); ValueError without values."""
     if not values:
         raise ValueError("no value to estimate from")
     middle, count = median(values), len(values)

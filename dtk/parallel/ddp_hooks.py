@@ -119,7 +119,7 @@ class ErrorFeedback(Hook):
 
 
 class Compressed(ErrorFeedback):
-    """Compression by parameter; CUDA does it on a stream that overlaps backward, on the CPU backward waits for it."""
+    """Compression by parameter: on CUDA on a stream of its own that overlaps backward, on the CPU backward waits."""
 
     def __init__(self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool) -> None:
         super().__init__(group, parameters, feedback)

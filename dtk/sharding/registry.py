@@ -87,7 +87,7 @@ def one_device() -> StrategyConfig:
 
 
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = NATIVE) -> Strategy:
-    """Build the strategy `config.name`; `engine` is `native`, or the module of `dtk.engines` that runs it."""
+    """Build the strategy `config.name` (imports only its file); `engine`: `native`, or a module of `dtk.engines`."""
     section = config.on(context.mesh)
     strategy = import_module(f"dtk.strategies.{section.engine or section.name}").STRATEGY
     if engine != NATIVE:

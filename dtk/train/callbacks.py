@@ -263,7 +263,7 @@ class Callbacks:
 
 
 def build_callbacks(training: Training) -> Callbacks:
-    """Build this rank's callbacks; DtkError if a `_target_` is not allowed, not found, or no Callback of these arguments."""
+    """Build this rank's callbacks; DtkError if a `_target_` is not allowed, not found, or no such Callback."""
     members: list[tuple[str, Callback, bool]] = []
     for each in training.config.callbacks:
         callback = instantiate(each._target_, each.arguments, training.config.allow_targets, Callback)

@@ -167,7 +167,7 @@ def file_bytes(groups: int, slots: int, table_bytes: int) -> int:
 
 
 def parse(data: bytes) -> RingDump:
-    """Return all complete records of a ring; ValueError if it is none, newer, cut off, or contradicts itself."""
+    """Return all complete records of a ring; ValueError if it is not one, is newer, cut off, or contradicts itself."""
     if not data.startswith(MAGIC) or len(data) < GROUPS_AT:
         raise ValueError("not a ring of collectives, or cut off in its header")
     _, version, rank, world, attempt, pid, groups, slots, table_bytes, _, host = HEADER.unpack_from(data)

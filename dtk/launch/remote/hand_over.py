@@ -174,7 +174,7 @@ def print_submitted(paths: RunPaths, number: str) -> None:
 
 
 def ask(arguments: list[str], who: str, given: str | None) -> str:
-    """Run a cluster's program with `given` as its input, return its output; DtkError with its error as one line."""
+    """Run a cluster's program with `given` as its input; return its output. DtkError with its error as one line."""
     # Without what belongs to a job in which this process may be itself: sbatch would take it for options.
     prefixes = ("SLURM_", "SBATCH_EXPORT")
     environment = {k: value for k, value in os.environ.items() if k == "SLURM_CONF" or not k.startswith(prefixes)}
