@@ -1,9 +1,11 @@
-"""Errors that the user can fix: what happened, why, and what to type next."""
+"""Errors that the user can fix (what happened, why, what to type next), and how every dtk program exits."""
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from diagnostics.contract.errors import ErrorRows
+from diagnostics.contract.errors import DiagnosticsError, ErrorRows
 from diagnostics.contract.formatting import clean
 
 USER_ERROR = 2  # Exit code of every command for a problem that the user can fix.
@@ -63,3 +65,26 @@ def refused(what: str, fix: str = "", *damaged: type[Exception]) -> Iterator[Non
         yield
     except expected as error:
         raise DtkError(what, getattr(error, "strerror", None) or " ".join(str(error).split()), fix) from error
+
+
+def ended(run: Callable[[], int], stopped: str = "") -> int:
+    """Run to the end and return the exit code."""
+    leads = os.environ.get("RANK", "0") == "0"  # Every rank of torchrun was given the same words.
+    try:
+        code = run()
+        sys.stdout.flush()
+    except DiagnosticsError as error:
+        print(f"dtk: {DtkError(error.what, fix=error.fix)}", file=sys.stderr)
+        return USER_ERROR
+    except DtkError as error:
+        if leads or isinstance(error, OwnRankError):
+            print(f"dtk: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:  # dtk ls | head
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        if leads:
+            print(f"dtk: stopped {stopped}".rstrip(), file=sys.stderr)
+        return INTERRUPTED
+    return code

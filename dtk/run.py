@@ -14,9 +14,8 @@ from typing import Any
 
 from dtk.config import help as config_help
 from dtk.config.compose import files_merged
-from dtk.console.entry import ended
 from dtk.console.options import Parser, add_options, read_options
-from dtk.errors import DtkError
+from dtk.errors import DtkError, ended
 from dtk.extras import load, require_training
 from dtk.launch.prepare import compose_point, place_point, print_configuration
 from dtk.start.point import run_point

@@ -154,7 +154,7 @@ class _Compiled(SourceFileLoader):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a new file that replaces `path` on success and is removed on error; OSError if the folder is unwritable."""
+    """Yield a new file next to `path` that replaces it on success, else is removed; OSError if it cannot be made."""
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:

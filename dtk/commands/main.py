@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dtk import __version__
-from dtk.console.entry import ended
 from dtk.console.options import Parser, add_command, read_options, show_help
-from dtk.errors import DtkError
+from dtk.errors import DtkError, ended
 
 _COMMANDS = (
     "strategies", "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "trace", "watch",

@@ -11,8 +11,7 @@ from diagnostics.contract.mesh import divisors
 from dtk.config.placement import Placement, tp_warning
 from dtk.config.schema import Config
 from dtk.errors import USER_ERROR
-from dtk.launch.console import Console
-from dtk.launch.diagnosis import explain
+from dtk.launch.console import Console, explain
 from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render

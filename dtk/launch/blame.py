@@ -17,7 +17,7 @@ from diagnostics.evidence.model import RankError
 from diagnostics.evidence.readers import error as error_file
 from diagnostics.runs.records import last_lines, mapping
 from dtk.launch.processes import killed_by
-from dtk.record.failure import failure_reason
+from dtk.record.run_folder import failure_reason
 from dtk.record.verdict import find_desync
 
 MESSAGE = 2000  # Chosen: bytes of an exception's message in status.json, some twenty lines; error.json has all of it.

@@ -1,4 +1,4 @@
-"""Terminal output of `dtk run`: banner, progress, failure, next command."""
+"""Terminal output of `dtk run`: banner, progress, failure and its short diagnosis, next command."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from textwrap import indent
 
@@ -15,10 +16,12 @@ from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import clean, ranks_spoken, region_text
 from diagnostics.contract.invocation import typed
 from dtk.launch.blame import find_failure
+from dtk.record.guard import bounded
 from dtk.train.progress import REPLACEABLE
 
 POLL_S = 0.1  # Chosen: lines appear without visible delay.
 _ERASE = "\r\x1b[2K"
+LIMIT_S = 20.0  # Chosen: longer than a terminal should wait; the run's own reason is printed before.
 
 
 class Console:
@@ -155,3 +158,36 @@ class Follower:
         end = data.rfind(b"\n") + 1
         self._offsets[path] = self._offsets.get(path, 0) + end
         return data[:end].decode("utf-8", "replace").split("\n")[:-1]
+
+
+def explain(console: Console, paths: RunPaths) -> None:
+    """Diagnose the run folder and print the result if a cause was found."""
+    if text := explanation(paths, console.live):
+        console.rendered(text)
+
+
+def import_diagnosis() -> None:
+    """Import what a diagnosis needs, so that it does not delay one later."""
+    with suppress(ImportError):  # `explanation` reports it.
+        for module in ("diagnose", "evidence.job.gather", "report.terminal", "report.diagnosis"):
+            import_module(f"diagnostics.{module}")
+        import_module("diagnostics.causes.registry").collect()
+
+
+def explanation(paths: RunPaths, terminal: bool, *, always: bool = False) -> str:
+    """Return a folder's diagnosis in limited time; empty if it failed, or found no cause and `always` is not set."""
+
+    def run() -> str:
+        from diagnostics.contract.errors import DiagnosticsError
+        from diagnostics.diagnose import diagnose
+        from diagnostics.report.diagnosis import document
+        from diagnostics.report.terminal import render
+
+        with suppress(DiagnosticsError):  # No evidence.
+            report = diagnose(paths.root)
+            if report.root_causes or always:
+                columns = shutil.get_terminal_size().columns if terminal else None
+                return render(document(report, brief=True), columns=columns, colour=terminal).rstrip("\n")
+        return ""
+
+    return bounded("diagnosis", run, LIMIT_S) or ""

@@ -19,7 +19,7 @@ from diagnostics.evidence.readers import start
 from diagnostics.runs.records import mapping, number
 from dtk.config.schema import RecordConfig
 from dtk.launch.command import KILL_S, Command
-from dtk.launch.diagnosis import explanation, prepare
+from dtk.launch.console import explanation, import_diagnosis
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
 from dtk.record.verdict import find_desync
@@ -79,7 +79,7 @@ def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
     while command.wait(POLL_S) is None and _verdict(paths) is None:
         if not ready and paths.heartbeat(0).parent.is_dir():
             ready = command.holds = True
-            prepare()
+            import_diagnosis()
         if command.pending_signal is not None:
             _ask(paths)
             command.release()

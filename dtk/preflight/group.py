@@ -18,7 +18,7 @@ from dtk.preflight import simulated_rank
 from dtk.preflight.calls import NEW_GROUP
 from dtk.preflight.exchange import Key, Offer, dtypes_of, packed
 from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
-from dtk.record import frames as record_frames
+from dtk.record import collectives as record_collectives
 from dtk.record.collectives import reduce_name
 from dtk.record.signatures import KINDS, OBJECTS, Call, Kind, listed, nbytes
 from dtk.simulate.mirror import ANY_RANK, GroupCall, MirrorGroup, flat
@@ -215,7 +215,7 @@ def stack_of(frame: FrameType | None) -> str:
         if hidden is None:
             file, name = code.co_filename, code.co_name
             telling = file.startswith(_TORCH) and (name == "backward" or name in USER_CALLS)
-            hidden = _plumbing[code] = not telling and file.startswith((*record_frames.PLUMBING, "<"))
+            hidden = _plumbing[code] = not telling and file.startswith((*record_collectives.PLUMBING, "<"))
         if not hidden:
             sites.append(f"{code.co_filename}:{frame.f_lineno}\t{code.co_qualname}")
         frame = frame.f_back

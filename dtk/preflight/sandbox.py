@@ -38,7 +38,7 @@ from dtk.preflight.calls import End, Record
 from dtk.preflight.exchange import Exchange
 from dtk.preflight.group import RecordingGroup, made_group
 from dtk.preflight.simulated_rank import SimulatedRank
-from dtk.record import frames as record_frames
+from dtk.record import collectives as record_collectives
 from dtk.simulate.mirror import stand_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
@@ -119,7 +119,7 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
 
 def _install(simulated: SimulatedRank) -> None:
     """Make every process group created from now on a recording one."""
-    record_frames.PLUMBING = (*record_frames.PLUMBING, *_PLUMBING)
+    record_collectives.PLUMBING = (*record_collectives.PLUMBING, *_PLUMBING)
     module: Any = c10d
     init, new_group = module.init_process_group, module._new_group_with_tag
 

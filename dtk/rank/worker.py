@@ -20,9 +20,8 @@ from dtk.parallel.blocks import describe_blocks
 from dtk.parallel.context import Context, join, leave, meet
 from dtk.parallel.stop import StopRequest
 from dtk.rank.job import ATTEMPT, BACKEND, CONFIG, DEVICE, Job
-from dtk.record.failure import write_failure
 from dtk.record.recorder import Recorder
-from dtk.record.run_folder import close
+from dtk.record.run_folder import close, write_failure
 from dtk.train.assemble import assemble, begun, summarise
 from dtk.train.export import export
 from dtk.train.loop import Loop

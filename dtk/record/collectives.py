@@ -1,10 +1,12 @@
 """Writes the calls that `dtk.record.wrappers` intercepts to the ring, in a few microseconds each."""
 
 import json
+import sysconfig
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,16 +19,59 @@ from torch.distributed import distributed_c10d as c10d
 from diagnostics.analysis.divergence.identity import signature
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, FINISHED, NO_PEER, RAISED, STARTED, group_key
+from dtk.engines import LIBRARIES
 from dtk.parallel.regions import current
-from dtk.record import frames
 from dtk.record.ring import LONGEST_TEXT, Ring
 from dtk.record.signatures import Call, Kind
 
+_TORCH = str(Path(torch.__file__).parent)
+_DTK = Path(__file__).parents[1]
+_STDLIB = sysconfig.get_paths()["stdlib"]
+PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
+"""Frames of these files are never the user's call site."""
+_ENGINES = ("torch.", *(f"{library}." for library in LIBRARIES))
+"""Modules whose calls the user made: DeepSpeed issues all collectives in one line of each operation."""
 HISTORY = 512  # Chosen: hashes kept per group; ranks further apart are compared when the slower one catches up.
 MASK = (1 << 64) - 1  # Hashes have 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: Fibonacci hashing (Knuth, vol. 3, 6.4).
-_CACHE = 8192  # Chosen: far more than a step issues; beyond it the cache is cleared.
+_CACHE = 8192  # Chosen: far more than a step issues, from far more lines; beyond it a cache is cleared.
 SAMPLED = 512  # Chosen: distinct lines of samples that are kept: the space for strings is for the calls.
+
+
+class Frames:
+    """Searches stacks for the user's frame, and caches the owner of each file.
+
+    It is the innermost outside torch, engines around it, the interpreter and dtk's modules.
+    """
+
+    def __init__(self) -> None:
+        self._plumbing: dict[str, bool] = {}
+
+    def users(self, frame: FrameType | None) -> FrameType | None:
+        """Return the user's innermost frame or, if there is none, the innermost frame outside torch."""
+        cache, fallback = self._plumbing, None
+        while frame is not None:
+            file = frame.f_code.co_filename  # Equal functions of two files have equal code objects.
+            is_plumbing = cache.get(file)
+            if is_plumbing is None:
+                if len(cache) > _CACHE:
+                    cache.clear()
+                # A file of torch, dtk or the interpreter, or code that torch.compile generated.
+                module = str(frame.f_globals.get("__name__"))
+                is_stdlib = file.startswith(_STDLIB) and "-packages" not in file
+                is_plumbing = is_stdlib or file.startswith((*PLUMBING, "<")) or module.startswith(_ENGINES)
+                cache[file] = is_plumbing
+            if not is_plumbing:
+                return frame
+            if fallback is None and not file.startswith((*PLUMBING[:2], "<")):
+                fallback = frame
+            frame = frame.f_back
+        return fallback
+
+
+def place(frame: FrameType) -> str:
+    """Format as `file:line<tab>function`, the form in the ring."""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}\t{frame.f_code.co_qualname}"
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +114,7 @@ class CollectiveLog:
         self._generations: dict[str, int] = {}
         self._sampled: set[str] = set()
         self._sites: dict[tuple[CodeType, str, int], int] = {}
-        self._frames = frames.Frames()
+        self._frames = Frames()
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def begin(self, kind: Kind, call: Call, user_op: str, frame: FrameType | None) -> Token | None:
@@ -209,7 +254,7 @@ class CollectiveLog:
             return
         if (chosen := self._frames.users(frame)) is None:
             return
-        text = frames.place(chosen)
+        text = place(chosen)
         if text in self._sampled or len(self._sampled) < SAMPLED:
             self._sampled.add(text)
             with self.lock:
@@ -226,7 +271,7 @@ class CollectiveLog:
             if len(self._sites) > _CACHE:
                 self._sites.clear()
             with self.lock:
-                index = self._sites[key] = self.ring.text(frames.place(chosen))
+                index = self._sites[key] = self.ring.text(place(chosen))
         return index
 
 

@@ -33,12 +33,12 @@ from dtk.config.strict import kind_of, section_from_plain
 from dtk.errors import Errors
 from dtk.parallel.regions import communication, failed_in, observed, region
 from dtk.record import run_folder
-from dtk.record.failure import failure_reason, failure_record
 from dtk.record.guard import guarded
 from dtk.record.manifest import surroundings
 from dtk.record.memory import peak_memory_bytes
 from dtk.record.metrics import DEFINITIONS
 from dtk.record.recorder import OwnLoop, Recorder
+from dtk.record.run_folder import failure_reason, failure_record
 from dtk.record.trackers import check_tracker
 from dtk.record.watch_environment import FOLDER
 from dtk.record.watched_rank import watch_store

@@ -1,10 +1,12 @@
-"""Creates and closes the run folder. The only place that names runs and writes status.json."""
+"""Creates and closes the run folder: the only place that names runs, and writes status.json and error.json."""
 
 import datetime
 import errno
 import secrets
+import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,10 @@ import yaml
 from diagnostics.contract.artifacts import Failure, RunPaths, State, Status, read_status, write_json
 from diagnostics.contract.files import replacing
 from diagnostics.contract.origins import Origins, at_launch, dumps
-from diagnostics.contract.secrets import masked
+from diagnostics.contract.secrets import masked, masked_text
 from dtk.config.schema import Config
-from dtk.errors import DtkError
+from dtk.errors import USER_ERROR, DtkError
+from dtk.parallel.regions import failed_in
 
 
 def now() -> str:
@@ -113,3 +116,33 @@ def close(
         with suppress(OSError):  # The output may be on the same disk.
             print(f"dtk: could not write {paths.status}: {error.strerror}", flush=True)
     return status
+
+
+def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, object]:
+    """Return the content of error.json."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    record: dict[str, object] = {"schema_version": 1, "rank": rank, "attempt": attempt, "type": type(error).__name__}
+    record |= {"message": str(error), "region": failed_in(), "time_s": time.time()}
+    record |= {"file": last and last.filename, "line": last and last.lineno, "function": last and last.name}
+    record |= {"user_error": isinstance(error, DtkError)}
+    return {**record, "traceback": "".join(traceback.format_exception(error))}
+
+
+def failure_reason(record: Mapping[str, Any]) -> str:
+    """Return the content of error.json in one line: `ValueError: no such file (train.py:12)`."""
+    place = f" ({Path(str(record['file'])).name}:{record['line']})" if record.get("file") else ""
+    return f"{record.get('type')}: {' '.join(str(record.get('message')).split())[:300]}{place}"
+
+
+def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:
+    """Write error.json, before any teardown; return 2 for a DtkError, else print the traceback and return 1."""
+    try:
+        write_json(path, failure_record(error, rank, attempt))
+    except OSError as problem:
+        print(f"dtk: could not write {path.name}: {problem}", file=sys.stderr)
+    if isinstance(error, DtkError):
+        return USER_ERROR
+    print(masked_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    sys.stderr.flush()
+    return 1

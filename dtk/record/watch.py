@@ -27,8 +27,7 @@ from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
 from dtk.record import flight
 from dtk.record.activity import BUSY, Activity, Pause, scheduled_s, where_main_thread_is
-from dtk.record.collectives import CollectiveLog
-from dtk.record.frames import PLUMBING
+from dtk.record.collectives import PLUMBING, CollectiveLog
 from dtk.record.guard import bounded, guarded
 from dtk.record.verdict import Called, History, Judge, Place, Report, called_at, desync, left_at, place_of, stall
 from dtk.record.watch_environment import StallAnswer

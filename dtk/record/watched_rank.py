@@ -19,9 +19,9 @@ from dtk.config.schema import RecordConfig, WatchConfig
 from dtk.parallel.loopback import serve_store
 from dtk.record import flight, wrappers
 from dtk.record.collectives import CollectiveLog
-from dtk.record.failure import failure_record
 from dtk.record.guard import bounded, flush_reports, guarded, run_all
 from dtk.record.heartbeat import HeartbeatFile
+from dtk.record.run_folder import failure_record
 from dtk.record.watch import Watch
 from dtk.record.watch_environment import watched_run
 

@@ -146,7 +146,7 @@ def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return a file's mapping with text keys; DtkError for no regular file, too large, not YAML, or duplicate keys."""
+    """Return a file's mapping, with text keys; DtkError if it is irregular, too large, no YAML, or repeats a key."""
     _errors.refuse({"folder": path.is_dir()}, path=path)
     try:
         with refused(f"cannot read {path}"):

@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtk.console.entry import ended
-from dtk.errors import USER_ERROR, DtkError
+from dtk.errors import USER_ERROR, DtkError, ended
 from dtk.rank.child import leave_process
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, read_status, write_json
-from dtk.launch.console import Console, Follower
+from dtk.launch.console import Console, Follower, explanation
 from dtk.train.progress import Progress
 
 ERASE = "\r\x1b[2K"
@@ -153,3 +153,16 @@ def test_of_a_field_on_a_terminal_only_the_label_is_dim(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", terminal)
     Console().fields([("run", "/runs/a"), ("", "more")])
     assert terminal.getvalue().splitlines()[0] == "  \x1b[2mrun     \x1b[0m/runs/a"
+
+
+def test_a_folder_with_a_cause_is_explained_and_others_are_not(tmp_path: Path) -> None:
+    assert explanation(RunPaths(tmp_path / "absent"), terminal=False) == ""
+    paths = RunPaths(tmp_path / "run")
+    paths.root.mkdir()
+    write_json(paths.manifest, {"schema_version": 1, "run_id": "run", "topology": {"world_size": 2}})
+    failure = Failure(1, "killed by SIGKILL", step=3, exit_code=-9, victims=[0], kind="killed", signal="SIGKILL")
+    write_json(paths.status, Status(state="failed", exit_code=1, failure=failure))
+    text = explanation(paths, terminal=False)
+    assert "hang.rank_killed" in text and "rank 1" in text and not text.endswith("\n")
+    write_json(paths.status, Status(state="finished", exit_code=0))
+    assert explanation(paths, terminal=False) == ""
