@@ -46,11 +46,7 @@ class Task(ABC):
         """
 
     def count(self, targets: Any) -> int:
-        """Return the number of valid targets, by which summed losses are divided; by default the number of samples.
-
-        Args:
-            targets: targets of a batch, still on the CPU.
-        """
+        """Return the number of valid targets (still on the CPU) to divide summed losses by; by default of samples."""
         return len(leaves(targets)[0])
 
     def collected(self) -> dict[str, Any]:

@@ -53,11 +53,9 @@ class Training:
     every rank, a checkpoint of that step is saved too."""
 
     def log(self, step: int, **figures: Any) -> None:
-        """Add a record to metrics.jsonl and the tracker; only rank 0 writes.
+        """Add a record of a step (counted from 1) to metrics.jsonl, and its numbers to the tracker; only rank 0 writes.
 
-        Args:
-            step: counted from 1.
-            figures: JSON values; the tracker receives only the numbers.
+        `figures` are JSON values.
         """
         self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
 
@@ -75,19 +73,12 @@ class Callback:
     """The base class of callbacks; override the methods that you need. Every method is called on every rank."""
 
     def before_step(self, training: Training, step: int) -> None:
-        """Run before the data of a step is fetched.
-
-        Args:
-            training: the run.
-            step: counted from 1.
-        """
+        """Run before the data of a step (counted from 1) is fetched."""
 
     def before_update(self, training: Training, step: int) -> None:
-        """Run after the gradients are summed over ranks and micro-batches and before they are clipped.
+        """Run after the gradients of a step (counted from 1) are summed over ranks and micro-batches, before clipping.
 
-        Args:
-            training: the run; with fp16 the gradients are still multiplied by the loss scale.
-            step: counted from 1.
+        With fp16 they are still multiplied by the loss scale.
         """
 
     def after_step(self, training: Training, step: int, record: Mapping[str, Any] | None) -> None:
@@ -104,12 +95,9 @@ class Callback:
         """Run before an evaluation; `step` is the number of finished steps."""
 
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Run after an evaluation.
+        """Run after an evaluation, when `step` steps are finished.
 
-        Args:
-            training: the run.
-            step: number of finished steps.
-            figures: `validation_loss` (nats per valid target), `validation_accuracy`, ...; the same on every rank.
+        `figures`: `validation_loss` (nats per valid target), `validation_accuracy`, ...; the same on every rank.
         """
 
     def after_checkpoint(self, training: Training, step: int) -> None:
@@ -171,12 +159,7 @@ class Best(Callback):
 
 
 class EarlyStopping(Best):
-    """Ends a run when an evaluation metric stops improving.
-
-    Args:
-        metric: see `Best`, like `least` and `goal`.
-        patience: number of evaluations without an improvement after which the run ends.
-    """
+    """Ends a run after `patience` evaluations in which a metric did not improve; other arguments as for `Best`."""
 
     def __init__(
         self, metric: str = "validation_loss", patience: int = 3, least: float = 0.0, goal: Goal = "minimize"

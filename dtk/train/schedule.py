@@ -12,12 +12,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, step: int, steps: int) -> float:
-        """Return the factor of the peak learning rate; it must depend on the arguments only.
-
-        Args:
-            step: counted from 0.
-            steps: number of steps in the whole run.
-        """
+        """Return the factor of the peak learning rate at a step (from 0) of all `steps`; it depends on both only."""
 
 
 def learning_rate(
