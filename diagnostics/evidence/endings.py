@@ -215,6 +215,11 @@ def is_victim(kind: str) -> bool:
     return kind in _VICTIM
 
 
+def is_interrupt(error: RankError) -> bool:
+    """Return whether an exception of a stopped rank tells of SIGINT, rather than of SIGTERM."""
+    return bool(_TEXT["interrupted"].search(f"{error.type}: {error.message}"))
+
+
 def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
     """Return the torch allocator that ran out of memory, on the device or the host; empty for any other error."""
     if _TEXT["no_size"].search(message):

@@ -7,12 +7,15 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LEVEL, OPEN, EvidenceItem, Finding, confirmed
-from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
+from diagnostics.contract.findings import CITED, LEVEL, OPEN, EvidenceItem, Finding, confirmed
+from diagnostics.contract.formatting import UNNAMED
+from diagnostics.evidence.endings import is_interrupt, is_victim, kind_of_exception, of_error, signal_name
 from diagnostics.evidence.model import LogFact, RankError
 
 _TEXTS, TABLE = Texts(__file__), table_beside(__file__)
+_IN_RANKS = "SIGTERM in ranks"
 _REASONS, _AFTER_TROUBLE, _AFTER_LOST_NODE = TABLE["reasons"], {*TABLE["after_trouble"]}, {*TABLE["after_lost_node"]}
+_CLEANED_UP = _AFTER_TROUBLE | {"torchrun_signal"}
 
 
 def _reason(fact: LogFact) -> str:
@@ -31,13 +34,29 @@ def _open(reason: str, item: EvidenceItem) -> Finding:
     return replace(_TEXTS.undecided("by_whom", **words), evidence=(item,))
 
 
+def _of_ranks(job: JobEnvironment) -> Finding | None:
+    """Decide from exceptions by which ranks report a signal; None if there are none, or a failure may be its reason.
+
+    A launcher sends the same signal to the other ranks when one has failed, wherever its line is in the log.
+    """
+    raised = [error for error in job.errors if error.type]
+    stopped = [e for e in raised if kind_of_exception(e.type, e.message, e.frames) == "stopped"]
+    if not stopped or len(stopped) < len(raised) or any(fact.kind in _CLEANED_UP for fact in job.log):
+        return None
+    items = tuple(of_error(e, UNNAMED if e.rank is None else e.rank).evidence for e in stopped[:CITED])
+    if any(map(is_interrupt, stopped)):
+        return _open("SIGINT", items[0])
+    facts = _TEXTS.facts(reason="SIGTERM", silence=None, **_REASONS[_IN_RANKS])
+    return confirmed(facts=facts, confidence=_sure(_IN_RANKS), evidence=items)
+
+
 def decide(job: JobEnvironment) -> Finding:
     """Decide from messages of the launcher or Slurm, unless the job had failed before or was interrupted by hand."""
     stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _REASONS]
     if not stops and job.lost:
         return _open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))
     if not stops:
-        return _TEXTS.ruled_out() if job.has_messages else _TEXTS.undecided()
+        return _of_ranks(job) or (_TEXTS.ruled_out() if job.has_messages else _TEXTS.undecided())
     stop = max(stops, key=lambda fact: _sure(_reason(fact)))
     first = {fact.file: fact.line for fact in reversed(stops)}
     reason, item = _reason(stop), stop.quoted()

@@ -246,3 +246,43 @@ def test_the_row_of_the_last_job_counts(tmp_path: Path, rows: str, is_stopped: b
 def test_the_pod_of_another_job_was_evicted(tmp_path: Path, pod: str, is_own: bool) -> None:
     rows = f"{pod}  0/1  Evicted  0  9d\ntrain-worker-0  1/1  Running  0  3h\n"
     assert ("evicted" in str(of(tmp_path, rows).statement)) == is_own
+
+
+def raised(rank: int, last: str) -> str:
+    lines = f'Traceback (most recent call last):\n  File "t.py", line {20 + rank}, in main\n    f()\n{last}\n'
+    return "".join(f"[rank{rank}]: {line}\n" for line in lines.splitlines())
+
+
+SIGNALS = [
+    "lightning.pytorch.utilities.exceptions.SIGTERMException",
+    "RuntimeError: DataLoader worker (pid 55) is killed by signal: Terminated. ",
+    "SystemExit: 143",
+    "InterruptedError: received signal 15",
+]
+
+
+@pytest.mark.parametrize("last", SIGNALS)
+def test_ranks_that_report_a_signal_were_stopped(tmp_path: Path, last: str) -> None:
+    report = of(tmp_path, STEPS + raised(0, last) + raised(1, last))
+    assert [root.cause for root in report.root_causes] == ["env.job_stopped"]
+
+
+@pytest.mark.parametrize("last", [*SIGNALS, "KeyboardInterrupt"])
+@pytest.mark.parametrize("first", [True, False])
+def test_beside_a_ranks_own_exception_they_are_its_effects(tmp_path: Path, last: str, first: bool) -> None:
+    own, others = raised(2, "KeyError: 'labels'"), raised(0, last) + raised(1, last)
+    report = of(tmp_path, STEPS + (own + others if first else others + own))
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_raised", (2,))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        raised(0, "KeyboardInterrupt")
+        + raised(1, "RuntimeError: DataLoader worker (pid 5) is killed by signal: Interrupt."),
+        TIMEOUT + raised(0, SIGNALS[0]),
+        TERMINATED.splitlines()[1] + "\n" + raised(0, SIGNALS[0]),  # How torch's agent cleans up after a failure.
+    ],
+)
+def test_why_they_were_stopped_is_open(tmp_path: Path, text: str) -> None:
+    assert not of(tmp_path, STEPS + text).root_causes
