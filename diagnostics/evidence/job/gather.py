@@ -18,7 +18,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
-from diagnostics.evidence.job import assign_ranks, choose, run_folder
+from diagnostics.evidence.job import assign_ranks, choose, pairs, run_folder
 from diagnostics.evidence.job.assign_ranks import Claims
 from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
@@ -240,6 +240,7 @@ class _Gathering(Struct):
                 chosen.sort(key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))
                 evidence.files[reader.kind] = chosen
         self.read = choose.set_aside(evidence, self.files, self.read)
+        pairs.take_back([contents for contents, _ in self.read])
         assign_ranks.assign_ranks(evidence, self.read)
         evidence.launched = assign_ranks.launched(self.owners, self.read)
         failure = run_folder.failure_error(evidence.run.status) if evidence.run else None

@@ -96,9 +96,18 @@ class _Stream(Struct):
     """Of the last traceback."""
     by_handler: bool | None = None
     """Whether the line above the last traceback tells that a handler printed it; None if it does not tell."""
+    said_s: float | None = None
+    """Time of such a line of a handler, which is that of the traceback."""
     finished: bool = False
     aside: int = 0
     """Number of lines within which the traceback of a harmless exception begins."""
+
+
+def fact_of(kind: str, rank: int | None, file: str, line: int, error: RankError | tracebacks.Raised) -> LogFact:
+    """Return the fact that an exception in a line, such as one that was handled, is no error of a rank."""
+    at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
+    fields = {"type": error.type, "message": error.message[:TEXT], "at": at, "frames": error.frames}
+    return LogFact(kind, rank, file, line, f"{error.type}: {error.message}"[:TEXT].removesuffix(": "), fields)
 
 
 class Streams(Struct):
@@ -219,6 +228,7 @@ class Streams(Struct):
         stream.counters = Counters(counters.highest, above=counters.rises)
         announced = _ANNOUNCED.search(last[:_LINE])
         stream.by_handler = announced["by_hook"] is None if announced else None
+        stream.said_s = moment(last[:_STAMP], self.near_s) if stream.by_handler else None
 
     def time_above(self, number: int, writer: str | None = None) -> float | None:
         """Return the time of a line (s since 1970, as if it were UTC), or of the nearest one of its writer above it."""
@@ -314,12 +324,8 @@ class Streams(Struct):
                 self.withdrawn.append(error)
 
     def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
-        if len(self.read.facts) >= MAX_FACTS:
-            return
-        at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
-        fields = {"type": error.type, "message": error.message[:TEXT], "at": at, "frames": error.frames}
-        text = f"{error.type}: {error.message}"[:TEXT].removesuffix(": ")
-        self.read.facts.append(LogFact(kind, rank, self.read.file, line, text, fields))
+        if len(self.read.facts) < MAX_FACTS:
+            self.read.facts.append(fact_of(kind, rank, self.read.file, line, error))
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
         if end:
@@ -356,7 +362,8 @@ class Streams(Struct):
             else:
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 caught = raised.caught if stream.by_handler is None else stream.by_handler
-                error = replace(error, after_s=stream.times[0], before_s=stream.times[1], caught=caught)
+                before_s = stream.times[1] or (stream.said_s if raised.caught else None)
+                error = replace(error, after_s=stream.times[0], before_s=before_s, caught=caught)
                 self._error(error)
                 stream.raised.append(error)
                 if raised.remote:

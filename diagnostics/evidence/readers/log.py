@@ -67,7 +67,7 @@ PER_KIND = 20_000
 """Maximum number of different facts that are kept of lines of other writers than watchdogs; others are only counted."""
 _KINDS: dict[str, frozenset[str]] = {name: frozenset(kinds) for name, kinds in _TABLE["kinds"].items()}
 _OF_THE_JOB, WAITED, _SURVIVED, _OF_PODS = (_KINDS[name] for name in ("of_the_job", "waited", "survived", "of_pods"))
-_SEVERAL, _FAILURES = _KINDS["several"], _KINDS["failures"]
+_SEVERAL, FAILURES = _KINDS["several"], _KINDS["failures"]
 _BEFORE_THE_END, _OUTLIVED = _SURVIVED | _KINDS["before_the_end"], _KINDS["outlived"]
 """Kinds of lines, documented in the table."""
 ENDED, AFTER_THE_END = "training_ended", _KINDS["after_the_end"]
@@ -333,7 +333,7 @@ class _Scan(Struct):
         lost = any(not error.type or is_victim(kind_of_exception(error.type, error.message)) for error in errors)
         several = any(self.streams.streams) or any(fact.rank or fact.kind in _SEVERAL for fact in facts)
         of_launcher = end.kind == "process_left" or "of_all" in end.fields
-        return not lost and not any(fact.kind in _FAILURES for fact in facts) and (of_launcher or not several)
+        return not lost and not any(fact.kind in FAILURES for fact in facts) and (of_launcher or not several)
 
     def buffered(self, line: int) -> bool | None:
         """Return whether the log ends with steps that may have been printed above a line; None if they were not.
