@@ -2,7 +2,7 @@
 
 import re
 import signal as signals
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import asdict, replace
@@ -218,6 +218,13 @@ def is_victim(kind: str) -> bool:
 def is_interrupt(error: RankError) -> bool:
     """Return whether an exception of a stopped rank tells of SIGINT, rather than of SIGTERM."""
     return bool(_TEXT["interrupted"].search(f"{error.type}: {error.message}"))
+
+
+def tells_of_others(endings: Mapping[int, Ending]) -> set[int]:
+    """Return the ranks whose exception only tells that another of these ranks failed."""
+    told = {rank: match for rank, end in endings.items() if (match := _TEXT["of_another"].search(end.message))}
+    own = endings.keys() - told.keys()
+    return {rank for rank, match in told.items() if ({int(match["rank"])} if match["rank"] else own) & own}
 
 
 def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:

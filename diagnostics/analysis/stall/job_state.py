@@ -15,7 +15,7 @@ from diagnostics.analysis.observations import observations
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
-from diagnostics.evidence.endings import Ending, kind_of_exception
+from diagnostics.evidence.endings import Ending, kind_of_exception, tells_of_others
 from diagnostics.evidence.job import rank_endings
 from diagnostics.evidence.logs.patterns import ZONE_S
 from diagnostics.evidence.model import Evidence, LogFact, Stacks, Thread
@@ -183,12 +183,13 @@ def build(evidence: Evidence) -> JobState:
     unlinked = any(fact.kind == "nccl_ib_error" or "failed" in fact.fields for fact in evidence.facts)
     others_wait = bool(waits.of_rank or evidence.stacks) or hang or unlinked
     job = JobState(evidence, reading, waits, rank_endings.settle_exit_codes(endings, others_wait))
+    job.endings |= _raised_before_timeouts(job)
     early = {rank: end for rank, end in job.endings.items() if end.exited_early}
     # The message of an exception; the launcher's words on an exit may name the process.
     ways = {rank: (end.exit_code, end.signal, end.type, end.type and end.message) for rank, end in early.items()}
     alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
     late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
-    late |= rank_endings.after_timeout(evidence, job.endings) | _after_another(early)
+    late |= rank_endings.after_timeout(evidence, job.endings)
     # Whatever ends a rank no earlier than another one gave up is later than the wait: torchrun, for one, sends SIGKILL
     # 30 s after the first failure to ranks that its SIGTERM did not end. Memory that ran out has a record of its own.
     true_s = job.survey.clocks.true_s
@@ -199,6 +200,7 @@ def build(evidence: Evidence) -> JobState:
     # The watch ends the ranks after its verdict, so others lose their peers. The zone of a log's times is not known.
     stopped_s = min((f.time_s for f in evidence.facts if f.kind == watch.VERDICT and f.time_s), default=inf)
     late |= {rank: end for rank, end in early.items() if not end.line and ended_s.get(rank, -inf) >= stopped_s}
+    late |= _after_another(early) | {rank: early[rank] for rank in tells_of_others(early)}
     # A rank that had reported one is in `late` already.
     stamps = (stamp_s(fact) for fact in evidence.facts if fact.kind == "watchdog_timeout")
     first = min((at for at in stamps if at is not None), default=inf)
@@ -210,6 +212,24 @@ def build(evidence: Evidence) -> JobState:
     job.after_stall = late | {rank: end for rank, end in early.items() if rank in own and ways[rank] in after}
     job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
     return job
+
+
+def _raised_before_timeouts(job: JobState) -> dict[int, Ending]:
+    """Return exceptions above all timeouts of watchdogs in a log, without the time at which their process ended.
+
+    A process may end long after it raised, such as when a thread of it still waits.
+    """
+    first: dict[str, int] = {}
+    for fact in job.evidence.facts:
+        if fact.kind == "watchdog_timeout":
+            first[fact.file] = min(fact.line, first.get(fact.file, fact.line))
+    raised = {rank: end for rank, end in job.endings.items() if end.type and end.line and rank not in job.waits.of_rank}
+    undated = {"time_s": None, "after_s": None, "before_s": None}
+    return {
+        rank: replace(end, **(undated if end.after_s == end.time_s else {"time_s": None}))
+        for rank, end in raised.items()
+        if end.line < first.get(end.file, 0)
+    }
 
 
 def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:

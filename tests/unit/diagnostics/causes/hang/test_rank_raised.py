@@ -211,3 +211,52 @@ def test_what_torch_says_in_front_of_an_exception_that_is_cut(tmp_path: Path, lo
     result, roots = of(tmp_path, log)
     assert roots == ([CAUSE] if raised else [])
     assert not raised or "unspecified launch failure" in text_of(result).summary
+
+
+ROOT = (
+    "train.py FAILED\nFailures:\n[1]:\n  time      : 2026-03-14_09:20:31\n  host      : node1\n"
+    "  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 4713)\n  error_file: <N/A>\n"
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-14_09:20:31\n  host      : node1\n"
+    "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 4711)\n  error_file: <N/A>\n"
+)
+TIMED_OUT = "".join(
+    f"[rank{rank}]:[E0314 09:20:30.1{rank} ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=101, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600012 "
+    "milliseconds before timing out.\n"
+    for rank in (0, 2, 3)
+)
+
+
+def test_an_exception_above_the_timeouts_of_others_is_older_than_the_end_of_its_process(tmp_path: Path) -> None:
+    own = traceback(1, "KeyError: 'labels'")
+    result, roots = of(tmp_path, own + TIMED_OUT + ROOT)
+    assert (result.ranks, roots) == ((1,), [CAUSE])
+    assert of(tmp_path, TIMED_OUT + own + ROOT)[1] == []
+    of_waiting = TIMED_OUT.splitlines(keepends=True)[0].replace("ank0", "ank1").replace("Rank 0", "Rank 1")
+    assert of(tmp_path, of_waiting + own + TIMED_OUT + ROOT)[1] == []
+
+
+OTHERS = ["TimeoutError: rank 2 did not report within 600 s", "RuntimeError: another rank reported a failure, aborting"]
+
+
+@pytest.mark.parametrize("effect", OTHERS)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_tells_that_another_rank_failed_is_an_effect_of_that_ranks_own_error(
+    tmp_path: Path, effect: str, first: bool
+) -> None:
+    own, told = traceback(2, "KeyError: 'labels'"), traceback(0, effect)
+    result, roots = of(tmp_path, own + told if first else told + own)
+    assert (result.ranks, roots) == ((2,), [CAUSE])
+
+
+@pytest.mark.parametrize(
+    ("effect", "ranks"),
+    [
+        (OTHERS[0].replace("rank 2", "rank 3"), (0, 2)),  # Another one than the one that raised.
+        (OTHERS[0].replace("rank 2", "rank 0"), (0, 2)),  # Of itself.
+        ("ValueError: rank 2 is not a power of the other ranks", (0, 2)),
+    ],
+)
+def test_unless_that_rank_did_not_raise(tmp_path: Path, effect: str, ranks: tuple[int, ...]) -> None:
+    assert of(tmp_path, traceback(0, effect) + traceback(2, "KeyError: 'labels'"))[0].ranks == ranks
+    assert of(tmp_path, traceback(0, effect) + traceback(1, LOST))[0].ranks == (0,)  # All that is known.
