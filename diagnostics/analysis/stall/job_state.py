@@ -224,12 +224,9 @@ def _raised_before_timeouts(job: JobState) -> dict[int, Ending]:
         if fact.kind == "watchdog_timeout":
             first[fact.file] = min(fact.line, first.get(fact.file, fact.line))
     raised = {rank: end for rank, end in job.endings.items() if end.type and end.line and rank not in job.waits.of_rank}
-    undated = {"time_s": None, "after_s": None, "before_s": None}
-    return {
-        rank: replace(end, **(undated if end.after_s == end.time_s else {"time_s": None}))
-        for rank, end in raised.items()
-        if end.line < first.get(end.file, 0)
-    }
+    above = {rank: end for rank, end in raised.items() if end.line < first.get(end.file, 0)}
+    own_s = {rank: None if end.after_s == end.time_s else end.after_s for rank, end in above.items()}
+    return {rank: replace(end, time_s=None, after_s=own_s[rank]) for rank, end in above.items()}
 
 
 def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:

@@ -13,9 +13,7 @@ from diagnostics.evidence.endings import is_interrupt, is_victim, kind_of_except
 from diagnostics.evidence.model import LogFact, RankError
 
 _TEXTS, TABLE = Texts(__file__), table_beside(__file__)
-_IN_RANKS = "SIGTERM in ranks"
 _REASONS, _AFTER_TROUBLE, _AFTER_LOST_NODE = TABLE["reasons"], {*TABLE["after_trouble"]}, {*TABLE["after_lost_node"]}
-_CLEANED_UP = _AFTER_TROUBLE | {"torchrun_signal"}
 
 
 def _reason(fact: LogFact) -> str:
@@ -41,13 +39,17 @@ def _of_ranks(job: JobEnvironment) -> Finding | None:
     """
     raised = [error for error in job.errors if error.type]
     stopped = [e for e in raised if kind_of_exception(e.type, e.message, e.frames) == "stopped"]
-    if not stopped or len(stopped) < len(raised) or any(fact.kind in _CLEANED_UP for fact in job.log):
+    if (
+        not stopped
+        or len(stopped) < len(raised)
+        or any(fact.kind in {*_AFTER_TROUBLE, "torchrun_signal"} for fact in job.log)
+    ):
         return None
     items = tuple(of_error(e, UNNAMED if e.rank is None else e.rank).evidence for e in stopped[:CITED])
     if any(map(is_interrupt, stopped)):
         return _open("SIGINT", items[0])
-    facts = _TEXTS.facts(reason="SIGTERM", silence=None, **_REASONS[_IN_RANKS])
-    return confirmed(facts=facts, confidence=_sure(_IN_RANKS), evidence=items)
+    facts = _TEXTS.facts(reason="SIGTERM", silence=None, **_REASONS["SIGTERM in ranks"])
+    return confirmed(facts=facts, confidence=_sure("SIGTERM in ranks"), evidence=items)
 
 
 def decide(job: JobEnvironment) -> Finding:

@@ -221,8 +221,8 @@ ROOT = (
 )
 TIMED_OUT = "".join(
     f"[rank{rank}]:[E0314 09:20:30.1{rank} ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective "
-    "operation timeout: WorkNCCL(SeqNum=101, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600012 "
-    "milliseconds before timing out.\n"
+    "operation timeout: WorkNCCL(SeqNum=101, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for "
+    "600012 milliseconds before timing out.\n"
     for rank in (0, 2, 3)
 )
 
