@@ -222,9 +222,9 @@ def is_interrupt(error: RankError) -> bool:
 
 def tells_of_others(endings: Mapping[int, Ending]) -> set[int]:
     """Return the ranks whose exception only tells that another of these ranks failed."""
-    told = {rank: match for rank, end in endings.items() if (match := _TEXT["of_another"].search(end.message))}
-    own = endings.keys() - told.keys()
-    return {rank for rank, match in told.items() if ({int(match["rank"])} if match["rank"] else own) & own}
+    effects = {rank: match for rank, end in endings.items() if (match := _TEXT["of_another"].search(end.message))}
+    own = endings.keys() - effects.keys()
+    return {rank for rank, match in effects.items() if ({int(match["rank"])} if match["rank"] else own) & own}
 
 
 def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:

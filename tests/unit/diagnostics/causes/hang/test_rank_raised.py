@@ -244,8 +244,8 @@ OTHERS = ["TimeoutError: rank 2 did not report within 600 s", "RuntimeError: ano
 def test_what_tells_that_another_rank_failed_is_an_effect_of_that_ranks_own_error(
     tmp_path: Path, effect: str, first: bool
 ) -> None:
-    own, told = traceback(2, "KeyError: 'labels'"), traceback(0, effect)
-    result, roots = of(tmp_path, own + told if first else told + own)
+    own, effects = traceback(2, "KeyError: 'labels'"), traceback(0, effect)
+    result, roots = of(tmp_path, own + effects if first else effects + own)
     assert (result.ranks, roots) == ((2,), [CAUSE])
 
 
