@@ -2,10 +2,12 @@
 
 import math
 import statistics
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.evidence.logs.steps import NEARLY_ALL, Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
@@ -32,6 +34,8 @@ _LOWEST = 3  # Minimum number of skipped steps at or below that scale.
 _NEARLY, _WORKED, _CLOSE, _LOW = 5, 2.0**12, 4, 4.0
 """The log ends after 5 or more skipped steps, at most 2 * 4 lines apart, at a scale with which gradients of 16,000 fit.
 They begin at one at which training worked, below 2 ** 12: a scale that is searched begins higher, mostly at 2 ** 16."""
+_STAGES, _SEARCH = 3, 10.0
+"""Chosen: a line that stands in a log more often announces no change, and how far a search raises the rate by then."""
 FEW = 2  # Minimum number of steps for a rise that is too recent to judge. A single one may be a batch.
 _NORM_RATIO = 10.0  # Minimum ratio of the gradient norms after and before a rise in which the loss has no part.
 OUTLIERS = 10  # Up to one part in so many of the values may be outliers: single spikes, or steps of another data set.
@@ -114,6 +118,8 @@ class Jump(Struct, frozen=True):
     """Whether the loss had fallen before."""
     at_once: bool = True
     """False: it climbed gradually to far above its initial value."""
+    meant: bool = False
+    """Whether the log announces a change there, or the learning rate grows by a factor, as in a search for one."""
     back: float = math.nan
     """The level to which it returned, if it did."""
 
@@ -214,6 +220,12 @@ def jump(log: Printed, least: int = LEAST_AFTER) -> Jump | None:
     points = last_run(log.series, log.series.loss)
     loss = [log.series.loss[n] for n in points]
     case = change(log.file, log.series, points, loss, least)
+    if case is not None:
+        at, rates = bisect(log.series.lines, case.line), log.series.lr[points[0] :] or [math.nan]
+        near = {*log.series.lines[max(0, at - 2) : at + 1]}
+        announced = any(near & lines and len(lines) <= _STAGES for lines in log.steps.announced.values())
+        searches = max(rates) == rates[-1] > _SEARCH * rates[len(rates) // 2] > 0  # A warm-up doubles it at most.
+        case = replace(case, meant=announced or searches)
     return case if case is None or case.at_once or max(loss[:_FIRST]) >= _FULL else None
 
 

@@ -21,11 +21,12 @@ def decide(job: PrintedSteps) -> Finding:
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
     at = step_text(case.step)
     figures = {"case": case, "at": f" at {at}" if at else "", "since": f" from {at}" if at else ""}
-    norm = _TEXTS.phrase("norm", before=case.norms[0], after=case.norms[1]) if case.norms else ""
+    norm = _TEXTS.phrase("norm", before=case.norms[0], after=case.norms[1]) if case.norms and by_gradient else ""
+    row, is_unsure = "default" if case.at_once else "climb", case.meant or not (case.fell or job.known_task)
     return confirmed(
-        facts=_TEXTS.facts("default" if case.at_once else "climb", norm=norm, **figures),
+        facts=_TEXTS.facts([row, *(["meant"] if case.meant else [])], norm=norm, **figures),
         # If the loss never fell, training may not be meant to minimize it (RL).
-        confidence=(CERTAIN if by_gradient else PLAUSIBLE) if case.fell or job.known_task else SUSPECTED,
+        confidence=SUSPECTED if is_unsure else CERTAIN if by_gradient else PLAUSIBLE,
         step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
         evidence=(EvidenceItem("log", case.file, _TEXTS.phrase("seen", case=case), case.line),),
     )

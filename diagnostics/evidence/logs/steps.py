@@ -26,7 +26,7 @@ _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _NEAR = 256  # Rows on either side of a line by which the ranks that print each step are counted.
 _DATED = 200  # Number of steps of a block whose dates are read.
-_KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s", "size")
+_KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s", "size", "lr")
 _PARTS = ("sample", "epoch", "s", "ms", "per_s", "all_skipped")
 """Groups of the formats that become columns, and those that columns are calculated from."""
 
@@ -45,6 +45,8 @@ FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row 
 _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}
 BARS = "".join(_TABLE["bars"]).encode()
 OVERFLOW = "".join(_TABLE["overflow"]).encode()
+_CHANGE = re.compile("".join(_TABLE["change"]).encode())
+_REMARK = 2000  # Chosen: characters between two steps in which a change is announced.
 
 
 def _zeros() -> "array[float]":
@@ -74,6 +76,7 @@ class Series(Struct):
     """How much of it the step waited for its data."""
     size: "array[float]" = field(default_factory=_zeros)
     """Number of samples of a step."""
+    lr: "array[float]" = field(default_factory=_zeros)
     so_far: tuple[float, float] = 0.0, 0.0
     """The last step, and the skipped steps up to it, where a trainer prints these."""
     first_epoch: float = 1.0
@@ -101,6 +104,8 @@ class Steps(Struct):
     """The loss scale after each skipped step; NaN if it was not printed."""
     resumes: "array[int]" = field(default_factory=lambda: array("q"))
     """Lines that say that a state was loaded, or that the processes were started again, in ascending order."""
+    announced: dict[bytes, set[int]] = field(default_factory=dict)
+    """A line that names a change of the data, the loss or the schedule, without its numbers -> the steps below it."""
     bars: Series = field(default_factory=Series)
     """The states of progress bars, also of other work than steps."""
     near_s: float = 0.0
@@ -212,6 +217,10 @@ class Steps(Struct):
             return len(between) > 1
         # Column by column, which costs no call for each row.
         series.lines.extend([*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:])
+        for text, line in zip(between[:-1], series.lines[1 - len(between) :], strict=True):
+            told = _CHANGE.findall(text) if text.count(b"\n") > 1 and len(text) <= _REMARK else ()
+            for about in {re.sub(rb"\d+", b"#", each) for each in told[: MAX_POINTS - len(self.announced)]}:
+                self.announced.setdefault(about, set()).add(line)
         columns = dict(zip(regex.groupindex, groups, strict=True))
         empty = [None] * len(groups[0])
         loss, norm = columns.get("loss", empty), columns.get("norm", empty)

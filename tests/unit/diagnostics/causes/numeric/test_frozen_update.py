@@ -36,3 +36,14 @@ def test_one_run(tmp_path: Path, losses: list[object], norms: list[object], word
 def test_others_are_none(tmp_path: Path, losses: list[object], norms: list[object]) -> None:
     (tmp_path / "train.log").write_text(log("titan", losses, norms))
     assert "numeric.frozen_update" not in [root.cause for root in diagnose(tmp_path).root_causes]
+
+
+@pytest.mark.parametrize(
+    ("first", "grows", "frozen"), [(0, 1e-9, False), (1e-9, 0, True), (0, 0, True), (0, 1e-6, True)]
+)
+def test_the_first_steps_of_a_warm_up_change_no_printed_digit(
+    tmp_path: Path, first: float, grows: float, frozen: bool
+) -> None:
+    rows = (f"step {n} loss 0.693147 grad_norm 2.{n} lr {first + grows * n:.2e}" for n in range(30))
+    (tmp_path / "train.log").write_text("\n".join(rows))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.frozen_update"] * frozen

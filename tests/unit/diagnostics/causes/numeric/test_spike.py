@@ -185,3 +185,44 @@ def test_the_highest_losses_of_noise_are_no_spikes(tmp_path: Path) -> None:
     noise = [round(1.5 + 0.8 * ((n * 7919) % 13) / 13, 4) for n in range(80)]
     causes(tmp_path, log("hf", [*noise], CALM[:80]))
     assert "no known problem" in diagnose(tmp_path).statement
+
+
+def shifted(*told: str, every: int = 1000, after: float = 5.0, lr: object = "") -> str:
+    """A log whose loss shifts at step 60, with lines above that step, and one every few steps."""
+    rows = []
+    for n in range(120):
+        rows += [*(told if n == 60 else ()), *([f"evaluation {n}"] if n % every == every - 1 else [])]
+        rows.append(f"step {n} loss {(3 - 0.01 * n if n < 60 else after - 0.002 * n) + 0.01 * (n % 3):.4f}{lr}")
+    return "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "meant"),
+    [
+        (shifted("Switching to data mixture phase 2"), True),
+        (shifted("--- Stage 2/3: joint training ---", "parameters: 3M"), True),
+        (shifted("gradient_accumulation_steps changed 1 -> 4"), True),
+        (shifted(), False),
+        (shifted("saved checkpoint 60"), False),
+        (shifted("unfreezing the backbone"), False),  # The loss and the data stay as they are.
+        (shifted("WARNING: the gradient has changed by a factor of 40"), False),
+        (shifted("evaluation 60", every=10), False),  # It is announced every ten steps.
+        ("Starting stage 2\n" + shifted(), False),  # Far above.
+        (shifted(lr=" lr 1.00e-03"), False),
+    ],
+)
+def test_a_shift_that_the_log_announces_is_only_a_suspicion(tmp_path: Path, log: str, meant: bool) -> None:
+    (tmp_path / "train.log").write_text(log)
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == ["numeric.spike"] * (not meant)
+    (finding,) = (each.finding for each in report.findings if each.finding.cause == "numeric.spike")
+    assert finding.suspected is meant and ("announces a change" in text_of(finding).summary) is meant
+
+
+@pytest.mark.parametrize(("search", "count"), [(True, 0), (False, 1)])
+def test_a_search_for_a_learning_rate_ends_with_a_high_loss(tmp_path: Path, search: bool, count: int) -> None:
+    loss = [3 - 0.01 * n if n < 70 else 2.3 * 1.15 ** (n - 70) for n in range(100)]
+    rates = [1e-7 * 1.2**n if search else 1e-7 + 1e-5 * n for n in range(100)]  # The other one is a warm-up.
+    rows = (f"step {n} loss {value:.4f} lr {rate:.2e}" for n, (value, rate) in enumerate(zip(loss, rates, strict=True)))
+    (tmp_path / "train.log").write_text("\n".join(rows))
+    assert len(diagnose(tmp_path).root_causes) == count
