@@ -216,11 +216,13 @@ class Steps(Struct):
         if len(between) < 2 or len(series.lines) >= MAX_POINTS:
             return len(between) > 1
         # Column by column, which costs no call for each row.
-        series.lines.extend([*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:])
-        for text, line in zip(between[:-1], series.lines[1 - len(between) :], strict=True):
-            told = _CHANGE.findall(text) if text.count(b"\n") > 1 and len(text) <= _REMARK else ()
-            for about in {re.sub(rb"\d+", b"#", each) for each in told[: MAX_POINTS - len(self.announced)]}:
-                self.announced.setdefault(about, set()).add(line)
+        newlines = [*map(bytes.count, between[:-1], repeat(b"\n"))]
+        series.lines.extend([*accumulate(newlines, initial=number)][1:])
+        for text, lines, line in zip(between[:-1], newlines, series.lines[-len(newlines) :], strict=True):
+            if lines > 1 and len(text) <= _REMARK:
+                for about in {re.sub(rb"\d+", b"#", told) for told in _CHANGE.findall(text)}:
+                    if len(self.announced) < MAX_POINTS:
+                        self.announced.setdefault(about, set()).add(line)
         columns = dict(zip(regex.groupindex, groups, strict=True))
         empty = [None] * len(groups[0])
         loss, norm = columns.get("loss", empty), columns.get("norm", empty)
