@@ -53,12 +53,22 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
 
 
 def exclusive(file: str, first: int, second: int, before_s: float | None) -> bool:
-    """Whether the lines are in two branches of one `if` or `match`, so that a rank reaches only one of them."""
-    tree = _tree(file, before_s)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.If | ast.Match) and _spans(node, first) and _spans(node, second):
-            sides = [{line for line in (first, second) if _holds(block, line)} for _, block in _blocks(node)]
-            if {first} in sides and {second} in sides and first != second:
+    """Whether the lines are in two branches of one `if` or `match`, so that a rank reaches only one of them.
+
+    If a branch ends in `continue`, or outside of loops in `return`, what follows its `if` is the other one.
+    """
+    tree, lines = _tree(file, before_s), sorted((first, second))
+    if tree is None:
+        return False
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.If | ast.Match)):
+        sides = [{line for line in lines if _holds(block, line)} for _, block in _blocks(node)]
+        if {first} in sides and {second} in sides and first != second:
+            return True
+        ends = next((block[-1] for _, block in _blocks(node) if _holds(block, lines[0])), None)
+        if isinstance(ends, ast.Continue | ast.Return) and not _spans(node, lines[1]):
+            own, other = (_innermost(tree, _FUNCTIONS, [line]) for line in lines)
+            loop, around = (_innermost(own or tree, _LOOPS, [line]) for line in lines)
+            if own is other and loop is around and not (isinstance(ends, ast.Return) and loop):
                 return True
     return False
 
@@ -78,30 +88,39 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
     ]
 
 
-def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condition:
-    """Return the condition that decides whether a line is run and not the line `peer_line`.
+def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> tuple[Condition, int]:
+    """Return the condition that decides whether a line is run and not the line `peer_line`, and its own line (or 0).
 
-    It is a branch around the line, an `if` before it that skips it, or a signal that the function handles. One that
-    selects a single rank counts anywhere in the function, any other one only within the innermost loop.
+    It is a branch around the line, an `if` before it that skips it, an exception that is caught around it, or a signal
+    that the function handles. One that selects a single rank counts anywhere in the function, any other one only within
+    the innermost loop. Of several, it is one that names the rank, if any does.
     """
-    tree, answers = _tree(frame.file, before_s), set[Condition]()
+    tree, answers = _tree(frame.file, before_s), set[tuple[int, bool, int]]()
     block: list[Any] = tree.body if tree is not None else []
     while at := [number for number, statement in enumerate(block) if _spans(statement, frame.line)]:
-        node, tests = block[at[0]], list[tuple[str, Condition]]()
+        node, tests = block[at[0]], list[tuple[str, Condition, int]]()
         if not _holds(block[at[0] :], peer_line):
             skips = (statement for statement in block[: at[0]] if isinstance(statement, ast.If))
             skips = (statement for statement in skips if isinstance(statement.body[-1], ast.Continue | ast.Return))
-            tests += [(f"not ({ast.unparse(statement.test)})", "unless") for statement in skips]
+            tests += [(f"not ({ast.unparse(statement.test)})", "unless", statement.lineno) for statement in skips]
         test, block = next((branch for branch in _blocks(node) if _holds(branch[1], frame.line)), ("", []))
+        handlers = node.handlers if isinstance(node, ast.Try) and _holds(node.body, frame.line) else []
+        goes_on = (own.lineno for own in handlers if not isinstance(own.body[-1], ast.Raise | ast.Return | ast.Break))
+        tests += [("error", "unless", line) for line in goes_on if not _spans(node, peer_line)]
         if test and not _spans(node, peer_line):
-            tests.append((test, "some"))
-        answers |= {_of_one_rank(_ranks(tree).sub("rank", test)) or otherwise for test, otherwise in tests if tree}
-        answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
+            tests.append((test, "some", node.lineno))
+        for test, otherwise, line in tests if tree is not None else ():
+            test = _ranks(tree).sub("rank", test)
+            answers.add((_MOST_TELLING.index(_of_one_rank(test) or otherwise), "rank" not in test, -line))
+        if isinstance(node, (*_FUNCTIONS, *_LOOPS)):
+            answers = {at for at in answers if isinstance(node, _LOOPS) and _MOST_TELLING[at[0]] not in _PER_ROUND}
     if tree is not None and not answers:  # Only ranks that get the signal run the handler of `signal.signal`.
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
         given = {ast.unparse(call.args[1]).rpartition(".")[2] for call in calls if _name(call) in _TAKES_HANDLER}
-        answers |= {"some"} if getattr(_innermost(tree, _FUNCTIONS, [frame.line]), "name", "") in given else set()
-    return most_telling(answers)
+        handles = getattr(_innermost(tree, _FUNCTIONS, [frame.line]), "name", "") in given
+        answers |= {(_MOST_TELLING.index("some"), True, 0)} if handles else set()
+    telling, _, line = min(answers, default=(_MOST_TELLING.index("none"), True, 0))
+    return _MOST_TELLING[telling], -line
 
 
 def most_telling(conditions: Iterable[Condition]) -> Condition:

@@ -51,7 +51,9 @@ def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapp
     if own_outcome == "hung" and state_of(evidence) == "finished":
         return "diverged"  # The ranks' calls differed and matched by chance, so nothing hangs.
     kinds, state, hang = {fact.kind for fact in evidence.facts}, state_of(evidence), measures.get("hang")
-    endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
+    endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors if error.type}
+    if own_outcome == "slow" and state != "finished" and kinds & _ENDS and endings - {"stopped"}:
+        return "hung" if waited else "crashed"  # A rank that is late ends a job when the others give up.
     waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
     signs: dict[Sign, bool] = {
         "failed": state == "failed",

@@ -146,12 +146,13 @@ def collect(
         _record(folder, seen.process, rank, last, code, seen)
     peer = ranks[min(ranks)]
     # torch's agent terminates all ranks of a host when one fails, so one that is always missing has exited normally.
-    lives = any(seen.looks[-1][1].state not in ("", "Z", "X") for seen in watched.values())
-    code = 0 if lives and "TORCHELASTIC_RUN_ID" in peer.environment else None
+    ended = tuple(rank for rank, seen in watched.items() if seen.looks[-1][1].state in ("", "Z", "X"))
+    code = 0 if len(ended) < len(watched) and "TORCHELASTIC_RUN_ID" in peer.environment else None
     missing = processes.missing(ranks)
     for rank in missing:
         _record(folder, peer, rank, Moment(time.time()), code)
     lacks = [f"no process of {ranks_spoken(tuple(missing))} is left on this host"] if missing else []
+    lacks += [f"{ranks_spoken(ended)} ended during the inspection: what they did before is in the log"] if ended else []
     flight, answered = _flight(folder, ranks), answers(ranks)
     _answers(folder, min(watched), answered, {rank for rank, seen in watched.items() if seen.dumps})
     unseen = {rank: seen.problem for rank, seen in watched.items() if not seen.dumps and rank not in answered.stacks}

@@ -144,7 +144,8 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if explanation := by_calls or _predicted(expected, got, before):
         return explanation
     # The source may show who deviates: later in a loop is earlier than its next round's first line.
-    if (by_text := _by_text_alone(expected, got, before)) is not None and by_text.self_evident:
+    by_text = _by_text_alone(expected, got, before)
+    if by_text is not None and (by_text.self_evident or by_text.terms[0].name == "source branches"):
         return by_text
     got, expected = loop_exit.with_caller(got, expected), loop_exit.with_caller(expected, got)
     met: Support = "same operation" if expected.wire.op == got.wire.op else "other operation"
@@ -152,17 +153,11 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     return _program_order(expected, got, before, again=again) or what_meets(expected, got, met)
 
 
-def or_main_rank_only(explanation: Explanation) -> Explanation:
-    """Add `added` as an alternative if only a group's first rank seems to have left the loop.
-
-    Programs save, log and evaluate on that rank alone, within the loop as well as after it, usually in a function that
-    ends in a barrier: neither the caller nor the operation distinguishes the two. The source does, and so does a call
-    in the line directly after the loop's.
-    """
-    if explanation.place != "after" or explanation.deviation != "insert":
-        return explanation
-    is_certain = any(term.name in evidence_terms.CERTAIN_AFTER for term in explanation.terms)
-    return explanation if is_certain else replace(explanation, alternatives=("added",))
+def by_condition(expected: Call, got: Call) -> Explanation | None:
+    """Explain two calls of which the source makes one alone conditional: the side of the other one passed it by."""
+    met = [bool(loop_exit.conditions(*pair)) for pair in ((expected, got), (got, expected))]
+    edit: tuple[Deviation, Call] = ("drop", expected) if met[0] else ("insert", got)
+    return Explanation(edit[0], "within", edit[1:], (support("source condition"),)) if met[0] != met[1] else None
 
 
 def origin(majority: list[Call], minority: list[Call], position: int) -> int:
@@ -322,10 +317,9 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     term = support("later in the round" if drop else "round not finished by the peers", len(ways[drop]))
     by_calls = Explanation("drop" if drop else "insert", "round" if rounds[drop] else "within", ways[drop], (term,))
     # What each rank decides by its own clock or values comes after varying numbers of rounds, which then tell nothing.
-    expected_branch, got_branch = (bool(loop_exit.conditions(*pair)) for pair in ((expected, got), (got, expected)))
-    call = at_line(got if got_branch else expected)
-    places = [place for place, other in enumerate(past) if other == call]
-    if expected_branch != got_branch and len({later - earlier for earlier, later in pairwise(places)}) > 1:
+    by_branch = by_condition(expected, got)
+    places = [place for place, other in enumerate(past) if by_branch and other == at_line(by_branch.calls[0])]
+    if len({later - earlier for earlier, later in pairwise(places)}) > 1:
         by_text = _by_text_alone(expected, got, before)
         if by_text is not None and by_text.place == "within":
             return replace(by_text, alternatives=(by_calls.kind,))
@@ -356,7 +350,7 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     at = loop_exit.loop_position(deviating, body)
     is_after = at.place == "after"
     if not is_after:
-        if at.terms[0].name == "source within" and loop_exit.source_branches(ahead, deviating):
+        if loop_exit.source_branches(ahead, deviating):
             return Explanation("substitute", "within", (expected, got), (support("source branches"),))
         if replaces(ahead, deviating):
             return None
@@ -438,10 +432,9 @@ def _by_text_alone(expected: Call, got: Call, before: list[Call] | None = None) 
             return Explanation("insert", "within", (got,), (position("source one rank"),))
         return replace(goes_on, alternatives=("added" if loop_call is got else "left_out",)) if before is None else None
     # Of two calls in one loop, the one in a branch is not made in every round.
-    expected_branch, got_branch = (bool(loop_exit.conditions(*pair)) for pair in ((expected, got), (got, expected)))
-    terms = (term, position("any call")) if expected_branch != got_branch else (term,)
-    drops = expected_branch and not got_branch
-    return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
+    by_branch = by_condition(expected, got)
+    either = Explanation("insert", "within", (got,), (term,))
+    return replace(by_branch, terms=(term, position("any call"))) if by_branch is not None else either
 
 
 def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.evidence_terms import Term, support
-from diagnostics.analysis.divergence.explanation import Edit, Explanation, Kind, explain, or_main_rank_only, origin
+from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, Term, support
+from diagnostics.analysis.divergence.explanation import Edit, Explanation, Kind, by_condition, explain, origin
 from diagnostics.analysis.divergence.identity import agree, shared_path
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
@@ -139,13 +139,18 @@ def between(
     halves = tie and len(vote.sides[1]) > 1 and majority.wire.op != minority.wire.op
     if halves and explanation.kind in {"left_out", "added"} and not explanation.aligned:
         # Two halves of several ranks each took a branch, and neither is the exception.
-        explanation = Explanation("substitute", "within", (majority, minority), (support("halves"),))
+        both = Explanation("substitute", "within", (majority, minority), (support("halves"),))
+        explanation = by_condition(majority, minority) or both
     is_within = explanation.deviation != "drop" and explanation.place == "within"
     if not tie and is_within and set(culprits) <= set(ended):
         deviation = "substitute" if explanation.deviation == "swap" else explanation.deviation
         explanation = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
-    if vote.side_of(fewest) == (min((*vote.present, *vote.silent)),):
-        explanation = or_main_rank_only(explanation)
+    # Programs save, log and evaluate on a group's first rank alone, within the loop as well as after it, usually in a
+    # function that ends in a barrier: neither the caller nor the operation distinguishes the two.
+    is_first = vote.side_of(fewest) == (min((*vote.present, *vote.silent)),)
+    is_certain = any(term.name in CERTAIN_AFTER for term in explanation.terms)
+    if is_first and (explanation.deviation, explanation.place) == ("insert", "after") and not is_certain:
+        explanation = replace(explanation, alternatives=("added",))
     return explained(vote, (majority, minority), explanation, ranks=(most, fewest), culprits=culprits, tie=tie)
 
 
@@ -199,7 +204,8 @@ def find(
         touched = set(survey.members(first.key)) | set(first.vote.present)
         simultaneous = [case for case in remaining if case.time_s - first.time_s <= SAME_MOMENT_S]
         related = [case for case in simultaneous if touched & set(case.vote.present)]
-        best = _in_ring_positions(max(related, key=lambda case: (case.explanation.confidence, not case.tie)), related)
+        order = [(not at.explanation.alternatives, at.explanation.confidence, not at.tie) for at in related]
+        best = _in_ring_positions(related[order.index(max(order))], related)
         touched |= reaching(touched) | set(best.vote.present)
         independent.append(best)
         remaining = [case for case in remaining[1:] if not touched & set(case.vote.present)]

@@ -91,10 +91,26 @@ def straight(first: Call, second: Call) -> bool:
     return source_text.place(frames[0].file, lines, lines[0], second.created_s) == "no loop"
 
 
-def conditions(call: Call, other: Call) -> set[source_text.Condition]:
-    """Return the conditions on the path to the call in the source, below the frame in which the paths of both part."""
+def conditions(call: Call, other: Call) -> dict[source_text.Condition, Frame]:
+    """Return the conditions on the path to the call in the source, below the frame in which the paths of both part.
+
+    Each has its line, that of the outermost frame if several meet it.
+    """
     ways, level, line = _ways(call, other)
-    return {source_text.condition(at, call.created_s, line) for way in ways for at in way[level:]} - {"none"}
+    met = [(at, *source_text.condition(at, call.created_s, line)) for way in ways for at in reversed(way[level:])]
+    return {condition: replace(at, line=own) for at, condition, own in met if condition != "none"}
+
+
+def passes_by(call: Call) -> str:
+    """Return the line that may let a rank leave out the call in one round of the loop around it; empty if none does."""
+    in_loop = False
+    for at in call.stack[::-1]:
+        in_loop |= source_text.place(at.file, [at.line], at.line, call.created_s) in {"inside", "leaves"}
+        line = source_text.condition(at, call.created_s)[1] if in_loop else 0
+        # What leaves the loop after that line, by its first statement, skips no single round.
+        if line and source_text.place(at.file, [at.line], line + 1, call.created_s) != "leaves":
+            return f"{at.file}:{line}"
+    return ""
 
 
 def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
@@ -108,7 +124,7 @@ def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
             for up, at in pairwise(way[: level + 1])
         )
         comes_again = any(loops) or any(by_library)
-        if all(source_text.condition(at, when_s, line) != "one rank" for at in way[level:]) or again > comes_again:
+        if all(source_text.condition(at, when_s, line)[0] != "one rank" for at in way[level:]) or again > comes_again:
             return False
     return True
 
@@ -123,7 +139,7 @@ def way_in(call: Call, other: Call) -> source_text.Condition:
             place = source_text.place(at.file, [at.line], at.line if entered else line, when_s)
             if place == "outside" or (entered and place != "no loop"):
                 break
-            entered.append(source_text.condition(at, when_s, line))
+            entered.append(source_text.condition(at, when_s, line)[0])
         answers.add(source_text.most_telling(entered))
     return answers.pop() if len(answers) == 1 else "none"
 

@@ -146,7 +146,7 @@ class Stall(Struct):
         ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.waits.of_rank)
         hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
         hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
-        if waiting and not (job.stands_still() or job.state):
+        if waiting and not (job.stands_still() or job.state or job.ended()):
             earlier = job.survey.taken_earlier
             hang |= {"taken_earlier": earlier} if earlier else {"young_s": round(job.waited_s(), 1)}
         confirmed = sorted((case for case in findings if case.status == "confirmed"), key=lambda case: -case.confidence)
@@ -185,7 +185,8 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     departed = departure(job, in_order.ranks) if in_order is not None else None
     logged, host = late.by_watchdogs(job), late.late_hosts(job) if stands_still else None
     # No recorder shows that a rank makes a group.
-    host = makes_group_alone(job) or host if isinstance(host, HostStall) and not host.has_stack else host
+    if isinstance(host, HostStall) and not host.has_stack:
+        host = makes_group_alone(job, host.operation, host.ranks) or host
     waits, sizes = circular.circular_waits(job), size_mismatch(job)
     single = (logged, sizes, *waits, host, departed, *roots_differ(job))
     stall = Stall(

@@ -196,4 +196,4 @@ def _either_first(first: Call, second: Call) -> bool:
         return bool(conditions(first, second) and conditions(second, first))
     at = first.stack[0]
     is_read = source_text.place(at.file, [at.line], at.line, first.created_s) != "unknown"
-    return is_read and source_text.condition(at, first.created_s) == "none"
+    return is_read and source_text.condition(at, first.created_s)[0] == "none"

@@ -69,6 +69,11 @@ class JobState(Struct):
         observed = observations(self.evidence).values()
         return self.waited_s() >= STALL_S or (bool(observed) and all(rank.blocked_s >= STALL_S for rank in observed))
 
+    def ended(self) -> bool:
+        """Return whether the job is over, as its status, its launcher or the ends of all ranks say."""
+        is_listed = any(fact.kind in {"torchrun_list", "job_stopped"} for fact in self.evidence.facts)
+        return self.state not in ("", "running") or is_listed or self.endings.keys() >= {*range(self.world() or 1)}
+
     def hangs(self) -> bool:
         """Return whether the ranks of one job wait for good."""
         return not self.evidence.doubt and self.stands_still()
@@ -182,7 +187,9 @@ def build(evidence: Evidence) -> JobState:
     hang = any(fact.kind in HANG_FACTS for fact in evidence.facts)
     unlinked = any(fact.kind == "nccl_ib_error" or "failed" in fact.fields for fact in evidence.facts)
     others_wait = bool(waits.of_rank or evidence.stacks) or hang or unlinked
-    job = JobState(evidence, reading, waits, rank_endings.settle_exit_codes(endings, others_wait))
+    job = JobState(
+        evidence, reading, waits, rank_endings.settle_exit_codes(endings, others_wait, _awaited(reading.survey, waits))
+    )
     job.endings |= _raised_before_timeouts(job)
     early = {rank: end for rank, end in job.endings.items() if end.exited_early}
     # The message of an exception; the launcher's words on an exit may name the process.
@@ -227,6 +234,20 @@ def _raised_before_timeouts(job: JobState) -> dict[int, Ending]:
     above = {rank: end for rank, end in raised.items() if end.line < first.get(end.file, 0)}
     own_s = {rank: None if end.after_s == end.time_s else end.after_s for rank, end in above.items()}
     return {rank: replace(end, time_s=None, after_s=own_s[rank]) for rank, end in above.items()}
+
+
+def _awaited(survey: Survey, waits: WaitGraph) -> set[int]:
+    """Return the ranks that others wait for and that were in no call which could have failed because of a peer.
+
+    Nothing is pending on them, and no peer has yet to make a call that they made, by dtk's rings: gloo marks failed
+    calls as completed.
+    """
+    awaited = waits.waited_for() - waits.of_rank.keys()
+    for table in (table for key, table in survey.groups.items() if key.recorder == SNAPSHOTS):
+        least = min((line.issued for line in table.lines.values()), default=0)
+        awaited -= {rank for rank, line in table.lines.items() if line.issued > least}
+    records = ((rank, survey.ranks[rank]) for rank in awaited & survey.ranks.keys())
+    return {rank for rank, own in records if SNAPSHOTS in own.recorders and not (own.last and own.last.p2p)}
 
 
 def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:

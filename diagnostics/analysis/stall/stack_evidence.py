@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
+from diagnostics.analysis.divergence.explanation import by_condition
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import shared_path, split_at
 from diagnostics.analysis.divergence.loop_exit import conditions, source_branches
@@ -18,6 +19,7 @@ from diagnostics.analysis.divergence.single_calls import is_for_one_rank
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import NEEDS_ALL, TRANSFERS, Call, Described, GroupKey, Wire, is_library, operation
@@ -105,18 +107,27 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     return None
 
 
-def makes_group_alone(job: JobState) -> Divergence | None:
-    """Return the call that makes a group on one rank alone by the source, although all ranks must make it."""
-    divergence = compared(communicating(job, whole=True), job.world()) if job.world() > 1 else None
-    alone = divergence is not None and divergence.minority.wire.op.startswith(CREATES) and is_for_one_rank(divergence)
-    return replace(divergence, groups_known=False) if divergence is not None and alone else None
+def makes_group_alone(job: JobState, at: Operation, others: Collection[int]) -> Divergence | None:
+    """Return the call that makes a group on some ranks alone by the source, although all ranks must make it.
+
+    All other calls matched if the `others` made all before the one `at` which ranks wait: then any condition counts.
+    """
+    if (divergence := compared(communicating(job, whole=True), job.world())) is None:
+        return None
+    creating = [call for call in (divergence.majority, divergence.minority) if call.wire.op.startswith(CREATES)]
+    if creating == [divergence.minority] and is_for_one_rank(divergence):
+        return replace(divergence, groups_known=False)
+    lines, by_source = job.survey.groups[at.key].lines, by_condition(divergence.majority, divergence.minority)
+    matched = all(rank in lines and lines[rank].issued == at.seq - 1 for rank in others)
+    is_alone = matched and by_source is not None and [*by_source.calls] == creating
+    return replace(divergence, explanation=by_source, groups_known=False) if is_alone else None
 
 
 def made_by_one_rank(job: JobState, end: Ending) -> bool:
     """Return whether the source lets one rank alone make the call, due of all, in which an error ended a rank."""
     op, _ = collective_of(end.frames) or ("", None)
     when_s = taken_s(job.evidence, Stacks(None, end.record.file, ()))
-    met = (source_text.condition(at, when_s) for at in end.frames if stacks.is_users(at))
+    met = (source_text.condition(at, when_s)[0] for at in end.frames if stacks.is_users(at))
     return operation(op) in NEEDS_ALL and "one rank" in met
 
 
@@ -197,7 +208,7 @@ def _explained_by_source(divergence: Divergence) -> bool:
     names, calls = {term.name for term in divergence.explanation.terms}, (divergence.majority, divergence.minority)
     # Of two equal sides, the one that skipped a call may be at fault as well as the one that made it.
     met = conditions(*calls) | conditions(*calls[::-1])
-    skipped = divergence.vote.tie and not met.isdisjoint({"unless", "all but one"})
+    skipped = divergence.vote.tie and bool(met.keys() & {"unless", "all but one"})
     is_explained = bool({"source branches", "source one rank"} & names) or (names >= OCCASIONAL and not skipped)
     if names & CERTAIN_AFTER:
         is_explained = not met

@@ -8,14 +8,16 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_split
 from diagnostics.analysis.divergence.identity import agree
+from diagnostics.analysis.divergence.loop_exit import conditions, passes_by
 from diagnostics.analysis.histories.watchdog_lines import GroupLog
+from diagnostics.analysis.source_text import most_telling
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.job_state import SIZES, JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CITED, EvidenceItem, Finding, Remedy, Text, Where, confirmed
+from diagnostics.contract.findings import CITED, PROBABLE, EvidenceItem, Finding, Remedy, Text, Where, confirmed
 from diagnostics.contract.formatting import Phrase, filled
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.job.rank_endings import mismatch_facts
@@ -73,6 +75,13 @@ class Disagreement(Struct, frozen=True):
         if self.kind == explanation.kind:
             return explanation.calls
         return (self.divergence.minority if self.kind == "added" else self.divergence.majority,)
+
+    @property
+    def skip(self) -> str:
+        """The line that may have let the rank with fewer rounds skip the call in one of them; empty = none is known."""
+        divergence = self.divergence
+        in_loop = {"fewer_iterations": divergence.majority, "more_iterations": divergence.minority}.get(self.kind)
+        return passes_by(in_loop) if in_loop is not None else ""
 
     @property
     def minority(self) -> tuple[int, ...]:
@@ -165,8 +174,11 @@ def _in_the_loop_or_after(facts: Disagreement) -> str:
     return facts.filled(TEXTS, "in_or_after", after=after, within=within, **calls)
 
 
-def fix_call(call: Call, *, added: bool = False) -> Remedy:
-    """Return the fix for a call that only some ranks omit, or (`added`) that only some ranks make."""
+def fix_call(call: Call, other: Call, *, added: bool = False) -> Remedy:
+    """Return the fix for a call that only some ranks omit, or (`added`) only some make; `other` is the others'."""
+    met = conditions(call, other)
+    if met and (at := met[most_telling(met)]).line:
+        return TEXTS.remedy("condition", call=call.text, place=call.place, at=f"{at.file}:{at.line}")
     return TEXTS.remedy("call_unconditionally" if added else "call_everywhere", call=call.text, place=call.place)
 
 
@@ -258,7 +270,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
     ended = divergence.culprits if divergence.ended == "minority" else vote.sides[0] if exited else ()
     finding = confirmed(
         facts=facts,
-        confidence=divergence.confidence,
+        confidence=min(divergence.confidence, PROBABLE if facts.skip else 1.0),
         ranks=divergence.culprits,
         tie=divergence.tie,
         victims=tuple(sorted(victims - set(divergence.culprits))),

@@ -188,8 +188,8 @@ def unconfirmed(
         return left_open(text, UNRECORDED if missing is RECORD else missing)
     waiting = tuple(sorted(job.waits.of_rank))
     if waiting and not job.stands_still():
-        row = "young_lost" if job.state == "lost" else "young" if job.state else "young_unknown"
-        later = "" if job.state == "lost" else says("later")
+        row = "young_ended" if job.ended() else "young" if job.state else "young_unknown"
+        later = "" if job.ended() else says("later")
         return left_open(says(row, waited_s=job.waited_s()), later)
     if answer := otherwise(stall, bool(waiting)):
         return answer
@@ -198,7 +198,7 @@ def unconfirmed(
         unexplained = any(end.in_order or end.only_exit_code or not end.by_itself for end in ends)
         if len(ends) == len(behind) and not unexplained:
             return TEXTS.ruled_out("ended", who=behind, count=len(behind), what=ends[0].summary)
-        row = "behind_at_end" if job.state or len(ends) == len(behind) else "behind"
+        row = "behind_at_end" if job.ended() or len(ends) == len(behind) else "behind"
         return left_open(says(row, who=behind), missing)
     if not waiting:
         return TEXTS.ruled_out("all_completed", dumps=len(job.survey.ranks), count=positions)

@@ -15,7 +15,8 @@ _TEXTS = Texts(__file__)
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
-    fix, divergence = _divergence.fix_call(facts.calls[0], added=facts.kind == "added"), facts.divergence
+    divergence, is_added = facts.divergence, facts.kind == "added"
+    fix = _divergence.fix_call(facts.calls[0], divergence.majority if is_added else divergence.minority, added=is_added)
     if divergence.explanation.terms[0].name == "forward twice":
         return (_divergence.TEXTS.remedy("made_before", side=facts.minority, place=divergence.minority.place),)
     if not divergence.explanation.alternatives:

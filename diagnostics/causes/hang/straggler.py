@@ -12,7 +12,7 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.artifacts import PAUSED
-from diagnostics.contract.findings import LIKELY, SEEN, SUSPECTED, Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, POSSIBLE, SEEN, SUSPECTED, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame
@@ -86,7 +86,7 @@ def decide(stall: Stall) -> Finding:
     return _parts.confirmed(
         job,
         _TEXTS.facts(rows, case=case, reached=reached, when=when, then=then, others=ranks_spoken(others)),
-        SEEN if case.suspended else SUSPECTED if by_chance else LIKELY,
+        SEEN if case.suspended else SUSPECTED if by_chance else POSSIBLE if pending else LIKELY,
         seen={} if case.suspended else {case.rank: _TEXTS.phrase("late", when=when)},
         ranks=(case.rank,),
         victims=others,

@@ -13,6 +13,11 @@ _TEXTS = Texts(__file__)
 
 
 def _summary(facts: Disagreement) -> str:
+    skipped = facts.filled(_TEXTS, "or_skipped", skip=facts.skip) if facts.skip else ""
+    return f"{_difference(facts)} {skipped}".rstrip()
+
+
+def _difference(facts: Disagreement) -> str:
     divergence = facts.divergence
     if divergence.whole:
         run, expected = divergence.iterations or (0, 0)
@@ -29,12 +34,14 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     divergence, explanation = facts.divergence, facts.divergence.explanation
     in_loop = divergence.minority if facts.kind == "more_iterations" else divergence.majority
     remedies = [_divergence.TEXTS.remedy("run_equally_often", place=in_loop.place)]
+    if facts.skip:
+        remedies = [_TEXTS.remedy("skip_alike", place=in_loop.place, skip=facts.skip)]
     kinds = {divergence.kind, *explanation.alternatives}
     if "added" in kinds:
-        remedies.append(_divergence.fix_call(divergence.minority, added=True))
+        remedies.append(_divergence.fix_call(divergence.minority, divergence.majority, added=True))
     if "left_out" in kinds:
         call = explanation.calls[0] if divergence.kind == "left_out" else divergence.majority
-        remedies.append(_divergence.fix_call(call))
+        remedies.append(_divergence.fix_call(call, divergence.minority))
     return tuple(remedies)
 
 

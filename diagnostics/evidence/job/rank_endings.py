@@ -144,10 +144,15 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
     return {rank: end for rank, end in endings.items() if end.exited_early and is_later(rank, end)}
 
 
-def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, Ending]:
-    """Treat a single rank's exit code of 1 as its own error; if `others` wait, it may be that of a victim."""
-    is_own = {rank for rank, end in endings.items() if end.kind == "failed" and not others and len(endings) == 1}
-    return endings | {rank: replace(endings[rank], kind="raised") for rank in is_own}
+def settle_exit_codes(endings: dict[int, Ending], others: bool, awaited: Collection[int] = ()) -> dict[int, Ending]:
+    """Treat a single rank's exit code of 1 as its own error; if `others` wait, it may be that of a victim.
+
+    The `awaited` ranks are none, as their calls show, and an exception would be in their record.
+    """
+    failed = {rank: end for rank, end in endings.items() if end.kind == "failed"}
+    alone: ends.Kind | None = "raised" if not others and len(endings) == 1 else None
+    kinds: dict[int, ends.Kind | None] = {rank: "exited" if rank in awaited else alone for rank in failed}
+    return endings | {rank: replace(failed[rank], kind=kind) for rank, kind in kinds.items() if kind is not None}
 
 
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:

@@ -95,11 +95,47 @@ def test_an_if_and_its_else(program: str) -> None:
     assert not source_text.exclusive(program, LOG, SKIP, 9e8)
 
 
+@pytest.mark.parametrize(
+    ("around", "leaves", "is_other"),
+    [
+        ("with timer:", "return", True), ("with timer:", "pass", False), ("with timer:", "raise", False),
+        ("for _ in x:", "continue", True), ("for _ in x:", "return", False), ("for _ in x:", "break", False),
+    ],
+)  # fmt: skip
+def test_what_follows_a_branch_that_leaves_is_its_other_branch(
+    tmp_path: Path, around: str, leaves: str, is_other: bool
+) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(f"def f(rank):\n  {around}\n    if rank == 0:\n      g()\n      {leaves}\n    h()\n  k()\n")
+    assert source_text.exclusive(str(path), 4, 6, 1e12) is source_text.exclusive(str(path), 6, 4, 1e12) is is_other
+    assert source_text.exclusive(str(path), 4, 7, 1e12) is (is_other and leaves == "return")
+
+
+@pytest.mark.parametrize(("handler", "skips"), [("pass", True), ("log()", True), ("raise", False), ("return", False)])
+def test_a_caught_exception_skips_a_line_as_a_condition_does(tmp_path: Path, handler: str, skips: bool) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(
+        "def f():\n    for _ in range(3):\n        try:\n            load()\n            g()\n"
+        f"        except ValueError:\n            {handler}\n    h()\n"
+    )
+    assert source_text.condition(Frame(str(path), 5, "f"), 1e12, 8) == (("unless", 6) if skips else ("none", 0))
+    assert source_text.condition(Frame(str(path), 5, "f"), 1e12, 4) == ("none", 0), "both are in it"
+
+
+def test_the_condition_that_names_the_rank_decides(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text("def f(step, rank):\n    if rank < 2:\n        if step == 5:\n            g()\n    h()\n")
+    assert source_text.condition(Frame(str(path), 4, "f"), 1e12, 5) == ("some", 2)
+    path = tmp_path / "inner.py"
+    path.write_text("def f(step, x):\n    if step == 5:\n        if x.rank < 2:\n            g()\n    h()\n")
+    assert source_text.condition(Frame(str(path), 4, "f"), 1e12, 5) == ("some", 3)
+
+
 @pytest.mark.parametrize(("line", "condition"), [(LOG, "some"), (SAVE, "some"), (FORWARD, "none"), (EVALUATE, "none")])
 def test_a_branch_within_the_innermost_loop(program: str, line: int, condition: str) -> None:
-    assert source_text.condition(Frame(program, line, "train"), 2e9) == condition
-    assert source_text.condition(Frame("/no/such/file.py", line, "train"), 2e9) == "none"
-    assert source_text.condition(Frame(program, LOG, "train"), 2e9, LOG) == "none", "both lines are in it"
+    assert source_text.condition(Frame(program, line, "train"), 2e9)[0] == condition
+    assert source_text.condition(Frame("/no/such/file.py", line, "train"), 2e9)[0] == "none"
+    assert source_text.condition(Frame(program, LOG, "train"), 2e9, LOG)[0] == "none", "both lines are in it"
 
 
 @pytest.mark.parametrize(
@@ -113,15 +149,15 @@ def test_a_branch_within_the_innermost_loop(program: str, line: int, condition: 
 def test_a_condition_on_one_rank(tmp_path: Path, test: str) -> None:
     path = tmp_path / "job.py"
     path.write_text(f"def f():\n    if {test}:\n        for _ in range(3):\n            g()\n    g()\n")
-    assert source_text.condition(Frame(str(path), 4, "f"), 1e12) == "one rank"
-    assert source_text.condition(Frame(str(path), 5, "f"), 1e12) == "none"
+    assert source_text.condition(Frame(str(path), 4, "f"), 1e12)[0] == "one rank"
+    assert source_text.condition(Frame(str(path), 5, "f"), 1e12)[0] == "none"
     path = tmp_path / "skips.py"
     path.write_text(
         f"def f():\n    if {test}:\n        return\n    g()\n"
         f"def h():\n    if not ({test}):\n        return\n    g()\n"
         f"def i():\n    if {test}:\n        g()\n    else:\n        g()\n"
     )
-    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12) for line in (4, 8, 11, 13)}
+    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12)[0] for line in (4, 8, 11, 13)}
     assert conditions == {4: "all but one", 8: "one rank", 11: "one rank", 13: "all but one"}
 
 
@@ -135,10 +171,10 @@ def test_a_condition_on_one_rank(tmp_path: Path, test: str) -> None:
 def test_a_condition_on_anything_else(tmp_path: Path, test: str) -> None:
     path = tmp_path / "job.py"
     path.write_text(f"def f():\n    if {test}:\n        g()\n")
-    assert source_text.condition(Frame(str(path), 3, "f"), 1e12) == "some"
+    assert source_text.condition(Frame(str(path), 3, "f"), 1e12)[0] == "some"
     path = tmp_path / "skips.py"
     path.write_text(f"for _ in range(3):\n    if not ({test}):\n        continue\n    g()\n")
-    assert source_text.condition(Frame(str(path), 4, "<module>"), 1e12) == "unless"
+    assert source_text.condition(Frame(str(path), 4, "<module>"), 1e12)[0] == "unless"
 
 
 def test_the_cases_of_a_match_are_branches(tmp_path: Path) -> None:
@@ -148,7 +184,7 @@ def test_the_cases_of_a_match_are_branches(tmp_path: Path) -> None:
         "                if rank == 0:\n                    h()\n        case _ if step:\n            h()\n"
         "    match rank:\n        case 0:\n            h()\n        case 1 | 2:\n            h()\n"
     )
-    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12) for line in (5, 7, 9, 12, 14)}
+    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12)[0] for line in (5, 7, 9, 12, 14)}
     assert conditions == {5: "none", 7: "one rank", 9: "some", 12: "one rank", 14: "some"}
     assert source_text.exclusive(str(path), 5, 9, 1e12) and not source_text.exclusive(str(path), 5, 7, 1e12)
 
@@ -193,8 +229,8 @@ def test_a_function_that_handles_a_signal_runs_only_where_the_signal_comes(tmp_p
         "def save(sig, frame):\n    barrier()\n\ndef other():\n    barrier()\n\nsignal.signal(signal.SIGUSR1, save)\n"
     )
     os.utime(path, (1, 1))
-    assert source_text.condition(Frame(str(path), 2, "save"), 1e12) == "some"
-    assert source_text.condition(Frame(str(path), 5, "other"), 1e12) == "none"
+    assert source_text.condition(Frame(str(path), 2, "save"), 1e12)[0] == "some"
+    assert source_text.condition(Frame(str(path), 5, "other"), 1e12)[0] == "none"
 
 
 @pytest.mark.parametrize(
@@ -213,5 +249,5 @@ def test_a_variable_that_is_only_ever_set_to_the_rank_selects_one(tmp_path: Path
     file.write_text(f"{sets}\nif done and me == 0:\n    save()\n")
     os.utime(file, (1, 1))
     line = sets.count("\n") + 3
-    result = source_text.condition(Frame(str(file), line, "<module>"), 2.0)
+    result = source_text.condition(Frame(str(file), line, "<module>"), 2.0)[0]
     assert result == condition

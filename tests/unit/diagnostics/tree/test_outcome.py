@@ -17,6 +17,8 @@ from diagnostics.tree.load import built_in
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard, outcome
 from tests.trace_generator import Simulator, write
 
+TIMED_OUT = RankError(0, "log", 1, "RuntimeError", "Timed out waiting 20000ms for recv operation to complete")
+
 
 def finding_of(cause: str, status: Any = "confirmed", confidence: float = 0.9) -> Finding:
     return Finding(cause=cause, status=status, facts=Text(""), confidence=confidence)
@@ -54,6 +56,11 @@ def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
         ("hang.collective_mismatch", {}, {"hang": {"ranks_waiting": 2}}, "hung"),
         ("hang.collective_mismatch", {"facts": [fact("gloo_timeout")]}, {"hang": {"ranks_waiting": 0}}, "hung"),
         ("hang.conditional_collective", {"state": "finished"}, {}, "diverged"),
+        ("hang.straggler", {}, {}, "slow"),
+        ("hang.straggler", {"errors": [TIMED_OUT]}, {}, "slow"),
+        ("hang.straggler", {"errors": [TIMED_OUT], "facts": [fact("torchrun_list")]}, {}, "crashed"),
+        ("overlap.skew", {"errors": [TIMED_OUT], "facts": [fact("torchrun_list"), fact("gloo_timeout")]}, {}, "hung"),
+        ("overlap.skew", {"facts": [fact("torchrun_list")]}, {}, "slow"),
         ("memory.leak", {}, {}, "at_risk"),
         ("memory.leak", {"state": "oom"}, {}, "oom"),
         ("memory.leak", {"facts": [fact("cuda_oom")]}, {}, "oom"),

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.evidence_terms import position, support
+from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import (
     KINDS,
     Explanation,
     explain,
     left_loop,
     not_ready,
-    or_main_rank_only,
     origin,
     program_order,
 )
@@ -200,17 +199,6 @@ def test_program_order_is_that_of_the_innermost_function_that_both_share() -> No
     assert program_order((frame(3, "f"), frame(91)), (frame(5, "g"), outer)) == 1
     assert program_order((frame(3, "f"), outer), (frame(5, "g"), outer)) == 0
     assert program_order((), (outer,)) == 0
-
-
-def test_rank_0_alone_may_have_left_the_loop_or_be_in_a_branch_of_it() -> None:
-    behind = Explanation("insert", "after", (call(1),), (position("any call"), position("barrier")))
-    assert or_main_rank_only(behind).alternatives == ("added",)
-    for text in (
-        replace(behind, terms=(position("next line"),)),
-        replace(behind, deviation="drop"),
-        replace(behind, place="within", terms=(support("same line"),)),
-    ):
-        assert or_main_rank_only(text) is text
 
 
 def test_a_call_against_the_loops_next_one() -> None:

@@ -1,12 +1,17 @@
 """Which ranks' calls differ, where first: votes, ties, and the divergences of a job."""
 
+import os
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import between, find
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.vote import count_votes
 from diagnostics.contract.findings import SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
+from diagnostics.evidence.model import Frame
 from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, history, survey
 
 OTHER = GroupKey("nccl", "1", "tp")
@@ -117,4 +122,49 @@ def test_rank_0_alone_leaves_both_kinds_open() -> None:
     vote = count_votes(DEFAULT, 8, {0: "b", 1: "a", 2: "a"}, range(3))
     case = between(vote, lambda rank, _: calls[rank])
     assert case is not None and case.culprits == (0,)
-    assert case.explanation.alternatives and case.confidence == SUSPECTED
+    assert case.explanation.alternatives == ("added",) and case.confidence == SUSPECTED
+    calls[0] = [*past, call(8, 31, "barrier", None)]
+    case = between(vote, lambda rank, _: calls[rank])
+    assert case is not None and not case.explanation.alternatives, "the line after the loop"
+
+
+BRANCH = """\
+def save(rank):
+    {guard}
+    barrier()
+def train(rank):
+    for step in steps:
+        all_reduce()
+        {condition}
+            save(rank)
+        {other}
+            broadcast()
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "condition", "other", "kind"),
+    [
+        ("pass", "if rank < 2:", "if True:", "other_operation"),
+        ("pass", "if rank < 2:", "with timer:", "left_out"),
+        ("if rank > 1: return", "with timer:", "with timer:", "left_out"),
+        ("pass", "with timer:", "if rank > 1:", "added"),
+        ("pass", "with timer:", "with timer:", "other_operation"),
+        ("pass", "if rank < 2:", "else:", "other_operation"),
+    ],
+)
+def test_half_of_the_ranks_that_a_condition_of_a_caller_selects(
+    tmp_path: Path, guard: str, condition: str, other: str, kind: str
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(BRANCH.format(guard=guard, condition=condition, other=other))
+    os.utime(program, (1, 1))
+    own, caller, peer = (Frame(str(program), *at) for at in ((3, "save"), (8, "train"), (10, "train")))
+    past = [replace(call(seq, 6), stack=(Frame(str(program), 6, "train"),)) for seq in (1, 2)]
+    saves = [*past, replace(call(3, 3, "barrier", None), stack=(own, caller))]
+    others = [*past, replace(call(3, 10, "broadcast"), stack=(peer,))]
+    vote = count_votes(DEFAULT, 3, dict.fromkeys((0, 1), "b") | dict.fromkeys((2, 3), "a"), range(4))
+    case = between(vote, lambda rank, _: saves if rank < 2 else others)
+    assert case is not None and case.tie and case.culprits == (0, 1, 2, 3)
+    turned = {"left_out": "added", "added": "left_out"}.get(kind)
+    assert case.kind in (kind, turned if case.minority_rank < 2 else None)

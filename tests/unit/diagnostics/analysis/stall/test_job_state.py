@@ -11,6 +11,7 @@ from diagnostics.analysis.stall import job_state
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, LogFact, RankError
+from diagnostics.evidence.ring import format as ring
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
 from tests.unit.diagnostics.hang.rings import write_ring
 
@@ -275,3 +276,29 @@ def test_an_error_after_the_verdict_of_the_watch_is_an_effect_of_it(
     verdict = LogFact("watch_verdict", None, "watch.json", time_s=START_S + 1)
     result = confirmed(evidence(tmp_path, world_size=4, errors=[error], facts=[verdict]))
     assert (("rank_raised", (2,)) in result) == (expected == "own") and {ranks for _, ranks in result} == {(2,)}
+
+
+@pytest.mark.parametrize(
+    ("last", "by_itself"),
+    [
+        ((ring.STARTED, None, ring.STARTED), True),
+        ((ring.RAISED, None, ring.STARTED), True),
+        ((ring.STARTED, ring.STARTED, ring.STARTED), False),
+        ((ring.STARTED, ring.RAISED, ring.STARTED), False),
+        ((ring.STARTED, ring.RAISED, None), False),
+    ],
+)
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_rank_that_made_fewer_calls_and_waits_in_none_ended_by_itself(
+    tmp_path: Path, last: tuple[int | None, ...], by_itself: bool, code: int
+) -> None:
+    """Whatever its exit code; one that made the call which failed may be a victim."""
+    (tmp_path / "flight").mkdir()
+    for rank, state in enumerate(last):
+        third = [] if state is None else [state]
+        write_ring(tmp_path / f"flight/rank_{rank:05d}.ring", rank, 3, [ring.FINISHED, ring.FINISHED, *third])
+    (tmp_path / "job.log").write_text(torchrun_list((1, code, "10:00:01"), (0, -15, "10:00:02"), (2, -15, "10:00:02")))
+    report = diagnose(tmp_path)
+    causes = [(root.cause, root.ranks) for root in report.root_causes]
+    assert (("hang.rank_exited", (1,)) in causes) == by_itself or code == 3
+    assert not any("later" in text_of(each.finding).missing for each in report.findings), "the job has ended"

@@ -51,8 +51,8 @@ def test_every_piece_of_evidence_has_a_clause() -> None:
 
 
 def test_a_call_on_some_ranks_is_made_on_all_or_none() -> None:
-    result = call(1, 3)
-    left_out, added = fix_call(result), fix_call(result, added=True)
+    result, other = call(1, 3), call(1, 5)
+    left_out, added = fix_call(result, other), fix_call(result, other, added=True)
     assert left_out.change == f"call {result.text} at /job/train.py:3 on all ranks of its group, or on none"
     assert added.change == f"make /job/train.py:3 unconditional, so that all ranks or none call {result.text}"
 
