@@ -111,6 +111,8 @@ def conclude(
     suspect = partial(_suspected, evidence, ruled_out, ran_dry, happened == "oom")
     shown = _guarded(evidence, "cause", "suspicions", suspect, lambda why: None) if open_log or ran_dry else None
     waiting, suspected = shown or (None, ())
+    weighed = {finding.cause for finding in ordered if finding.suspected}
+    suspected = suspected if len(weighed) < 2 else ()  # Several findings are weighed by more than words of the log.
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
     state = partial(without_cause, evidence, happened, ordered, measures, slowed)
     statement = _guarded(evidence, "cause", "statement", state, lambda why: Statement())

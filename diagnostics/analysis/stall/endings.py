@@ -79,6 +79,11 @@ class FirstEndings(Struct, frozen=True):
         return self.endings[0]
 
     @property
+    def alone(self) -> bool:
+        """Whether one rank alone waits for others that exited normally: these left early, or it made one call more."""
+        return self.gave_up is not None and len(self.victims) == 1 and not self.culprits
+
+    @property
     def tie(self) -> bool:
         """Whether it is open whether these ranks left early or the others called one more."""
         return bool(self.ranks) and not self.culprits

@@ -8,10 +8,12 @@ from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
-from diagnostics.contract.findings import POSSIBLE, Finding, Remedy
+from diagnostics.contract.findings import OPEN, POSSIBLE, SUSPECTED, Finding, Remedy
 from diagnostics.contract.formatting import file_name
 
 _TEXTS = Texts(__file__)
+_AT_END = {"of_one": POSSIBLE, "finished": OPEN, "or_left": SUSPECTED}
+"""Confidence that a rank which alone waits at the end made one call more, by what shows it."""
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -45,16 +47,22 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _at_end(stall: Stall) -> list[Finding]:
-    """Return the finding about a rank that waits in a call of its own branch, after the others ended in order."""
+    """Return the finding about a rank that alone waits in a call after the others ended in order."""
     exited = ended_in_order(stall.endings)
-    end = exited.gave_up if exited is not None and exited.one_more and stall.departure is None else None
+    end = exited.gave_up if exited is not None and exited.alone and stall.departure is None else None
     place = collective_of(end.frames) if end is not None else None
-    if end is None or place is None:
+    if exited is None or end is None or place is None:
         return []
     op, site = place
-    facts = _TEXTS.facts("at_end", rank=end.rank, op=op, site=site, near=f"{file_name(site.file)}:{site.line}")
+    lists = (fact for fact in stall.job.evidence.facts if fact.kind == "torchrun_list")
+    row = (
+        "of_one" if exited.one_more else "finished" if any(fact.fields.get("finished") for fact in lists) else "or_left"
+    )
+    facts = _TEXTS.facts(
+        "at_end", rank=end.rank, op=op, site=site, near=f"{file_name(site.file)}:{site.line}", at=_TEXTS.phrase(row)
+    )
     more: dict[str, Any] = {"ranks": (end.rank,), "where": _parts.where(end.rank, site, op), "basis": "messages"}
-    return [_parts.confirmed(stall.job, facts, POSSIBLE, evidence=(end.evidence,), **more)]
+    return [_parts.confirmed(stall.job, facts, _AT_END[row], evidence=(end.evidence,), **more)]
 
 
 CAUSE = declared(__file__, explain, decide)

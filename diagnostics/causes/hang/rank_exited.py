@@ -31,9 +31,7 @@ def decide(stall: Stall) -> Finding:
     # Where the others were only stopped, they may have been about to end so too.
     confidence = OPEN if case.tie else PROBABLE if not case.culprits else SEEN if case.awaited else SUSPECTED
     # Where one rank alone waits, it may be that one which made a call more.
-    alone = case.gave_up is not None and not case.culprits and len(case.victims) == 1
-    confidence = SUSPECTED if case.one_more else min(confidence, OPEN) if alone else confidence
-    return _endings.confirmed(stall, case, _text, confidence)
+    return _endings.confirmed(stall, case, _text, min(confidence, SUSPECTED) if case.alone else confidence)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -108,11 +108,20 @@ class FailureTable(Struct):
         offsets = {row.rank - row.local_rank for row in self.rows}
         return offsets.pop() if len(offsets) == 1 else None
 
-    def listed(self) -> dict[str, Any]:
-        """Return the listed ranks, their process ids, the rank of each process, and the host of each rank."""
+    def listed(self, log: str) -> dict[str, Any]:
+        """Return the listed ranks, their process ids, the rank of each process, the host of each rank, and `beside`.
+
+        These are the other ranks of this node, up to the last one; or all others, if `log` has each of them `finished`.
+        """
         rank_of = {row.pid: row.rank for row in self.rows if row.pid is not None}
         host_of = {row.rank: row.host for row in self.rows}
-        return {"ranks": sorted(host_of), "pids": sorted(rank_of), "rank_of": rank_of, "host_of": host_of}
+        beside = {*range(min(row.rank - row.local_rank for row in self.rows), max(host_of) + 1)} - host_of.keys()
+        said = [(int(match["rank"] or match["any"]), bool(match["rank"])) for match in _TEXT["done"].finditer(log)]
+        peers = {rank for rank, _ in said}
+        is_whole = len(peers) > 1 and peers == {*range(max(peers | host_of.keys()) + 1)} - host_of.keys()
+        is_whole &= all(named for _, named in said) or said != sorted(said)  # Numbers of epochs ascend.
+        rows = {"ranks": sorted(host_of), "pids": sorted(rank_of), "rank_of": rank_of, "host_of": host_of}
+        return rows | ({"beside": sorted(peers), "finished": True} if is_whole else {"beside": sorted(beside)})
 
     def errors(self, file: str) -> list[RankError]:
         """Return one error per row, ordered by rank."""

@@ -460,7 +460,7 @@ class _Scan(Struct):
         read.facts += self.calls.facts(file)
         read.offset = self.table.offset()
         if self.table.rows and self.table.rows[0].line >= survived:
-            listed = self.table.listed()
+            listed = self.table.listed(self.streams.block.decode("utf-8", "replace"))
             read.facts.append(LogFact("torchrun_list", None, file, self.table.rows[0].line, fields=listed))
         return read
 

@@ -74,9 +74,11 @@ ROW = "[{0}]:\n  rank      : {0} (local_rank: {0})\n  exitcode  : 1 (pid: 200{0}
     ("op", "condition", "waiting", "expected"),
     [
         ("all_gather", "done and r == 0", 1, {"conditional_collective": 0.7, "rank_exited": 0.45}),
-        ("all_gather", "done", 1, {"rank_exited": 0.6}),  # Nothing shows whose branch it is.
+        # Nothing shows whose branch it is.
+        ("all_gather", "done", 1, {"conditional_collective": 0.45, "rank_exited": 0.45}),
         ("all_gather", "done and r == 0", 2, {"rank_exited": 0.8}),  # Both came into it.
-        ("gather", "r == 0", 1, {"rank_exited": 0.6}),  # The other branch may have its other half.
+        # The other branch may have its other half.
+        ("gather", "r == 0", 1, {"conditional_collective": 0.45, "rank_exited": 0.45}),
     ],
 )
 def test_of_one_rank_that_waits_after_the_others_ended_in_order_the_text_may_say_that_it_made_a_call_more(
@@ -96,3 +98,34 @@ def test_of_one_rank_that_waits_after_the_others_ended_in_order_the_text_may_say
         f"hang.{cause}": (confidence, (0,) if cause == "conditional_collective" else ())
         for cause, confidence in expected.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "rank", "root"),
+    [
+        ("done 1\ndone 3\ndone 2\n", 0, "hang.conditional_collective"),
+        ("[rank1]: training complete\n[rank2]: training complete\n", 0, "hang.conditional_collective"),
+        ("rank 0 exiting\nrank 1 exiting\n", 2, "hang.conditional_collective"),
+        ("done 1\ndone 2\ndone 3\n", 0, None),  # They may be epochs.
+        ("epoch 1 done\nepoch 3 done\nepoch 2 done\n", 0, None),
+        ("rank 1: loading done\nrank 2: loading done\n", 0, None),
+        ("done 3\ndone 0\ndone 1\ndone 2\n", 3, None),  # Before its last call.
+        ("done 3\ndone 1\n", 0, None),  # Not all of them.
+        ("", 2, None),
+    ],
+)
+def test_peers_that_print_that_they_are_done_were_not_waited_for(
+    tmp_path: Path, said: str, rank: int, root: str | None
+) -> None:
+    row = ROW.format(rank).replace("local_rank: 0", f"local_rank: {rank}")
+    listed = LISTED.format(row).replace("pid: 2000", f"pid: 200{rank}")
+    (tmp_path / "out.log").write_text(said + LOST.format(rank, "/job/train.py", "all_gather") + listed)
+    report = diagnose(tmp_path)
+    assert [each.cause for each in report.root_causes] == ([root] if root else [])
+    both = {
+        (f.cause, f.ranks if "cond" in f.cause else ())
+        for f in (each.finding for each in report.findings)
+        if f.status == "confirmed"
+    }
+    assert both == {("hang.conditional_collective", (rank,)), ("hang.rank_exited", ())}
+    assert report.outcome == ("hung" if root else "undecided") and not report.suspicions
