@@ -11,7 +11,7 @@ from diagnostics.analysis.processes import usable_cores
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report.document import Document, Field, Fields
-from dtk.bench.team import POLL_S
+from dtk.bench.measure import POLL_S
 from dtk.errors import DtkError
 from dtk.launch.children import Children, culprit, local_ranks
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware

@@ -14,7 +14,7 @@ from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.extras import load, require_training
 
 if TYPE_CHECKING:
-    from dtk.bench.team import Leader
+    from dtk.bench.measure import Leader
 
 DONE, FAILED = 0, 1  # Exit codes.
 PAGE = Path("dtk-bench-comm.html")
@@ -49,7 +49,7 @@ def comm(arguments: argparse.Namespace) -> int:
 
 def _joined(arguments: argparse.Namespace, launcher: str) -> int:
     """Run as one rank of torchrun or Slurm, and return the exit code."""
-    from dtk.bench.team import Leader, follow_leader
+    from dtk.bench.measure import Leader, follow_leader
     from dtk.launch.cluster import SHARE_TIMEOUT_S, adopt_slurm
     from dtk.parallel.context import meet
 
@@ -72,10 +72,9 @@ def _measure(arguments: argparse.Namespace, leader: "Leader | None" = None) -> i
     output.check_page(arguments.html, PAGE)
     import torch
 
-    from dtk.bench.measure import STOPPED, measure
+    from dtk.bench.measure import STOPPED, Team, choose, measure
     from dtk.bench.model import Spec, as_json
     from dtk.bench.report import document
-    from dtk.bench.team import Team, choose
     from dtk.launch.cluster import local_size
 
     given = None if leader is None else local_size(os.environ)

@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _job(arguments: argparse.Namespace) -> "Job":
     from dtk.config.overrides import parse
     from dtk.sweep.file import read
+    from dtk.sweep.folder import take_repeats
     from dtk.sweep.local import Job
-    from dtk.sweep.points import take_repeats
     from dtk.sweep.search import load
 
     extra, repeats = take_repeats(arguments.overrides)

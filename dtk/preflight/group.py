@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.evidence.calls import USER_CALLS
-from dtk.preflight import simulated_rank
+from dtk.preflight import exchange as exchanging
 from dtk.preflight.calls import NEW_GROUP
-from dtk.preflight.exchange import Key, Offer, dtypes_of, packed
-from dtk.preflight.simulated_rank import Expected, Issued, SimulatedRank
+from dtk.preflight.exchange import Expected, Issued, Key, Offer, SimulatedRank, dtypes_of, packed
 from dtk.record import collectives as record_collectives
 from dtk.record.collectives import reduce_name
 from dtk.record.signatures import KINDS, OBJECTS, Call, Kind, listed, nbytes
@@ -183,7 +182,7 @@ def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
 
 def current() -> SimulatedRank:
     """Return the rank that is currently simulated."""
-    simulated = simulated_rank.current
+    simulated = exchanging.current
     assert simulated is not None
     return simulated
 

@@ -21,7 +21,7 @@ from dtk.models.build import build_on_meta
 from dtk.parallel.regions import observe, region
 from dtk.parallel.stop import StopRequest
 from dtk.preflight.evidence import NOWHERE
-from dtk.preflight.simulated_rank import SimulatedRank
+from dtk.preflight.exchange import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.sharding.registry import NATIVE, one_device
 from dtk.simulate.mirror import simulated_group

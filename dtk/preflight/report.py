@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from diagnostics.report import diagnosis, document as doc, jsonform
-from dtk.preflight.run import Preflight
-from dtk.preflight.what_if import Tried
+from dtk.preflight.run import Preflight, Tried
 
 SCHEMA = "dtk.preflight/1"
 PROVEN: dict[str, str] = table_beside(__file__)

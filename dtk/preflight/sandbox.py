@@ -33,11 +33,10 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 from dtk.errors import DtkError
 from dtk.parallel.regions import failed_in
-from dtk.preflight import group as recording, simulated_rank
+from dtk.preflight import exchange as exchanging, group as recording
 from dtk.preflight.calls import End, Record
-from dtk.preflight.exchange import Exchange
+from dtk.preflight.exchange import Exchange, SimulatedRank
 from dtk.preflight.group import RecordingGroup, made_group
-from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record import collectives as record_collectives
 from dtk.simulate.mirror import stand_in
 
@@ -68,7 +67,7 @@ def simulate_rank(
     process group. DtkError if the job cannot be simulated at all.
     """
     recording.outermost = _play.__code__
-    simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)
+    simulated = exchanging.current = SimulatedRank(exchange, world_size, steps)
     torch.set_num_threads(1)
     _install(simulated)
     # A rank's output would appear once per rank; its errors are kept as in its log.

@@ -13,8 +13,7 @@ from diagnostics.report import document as doc
 from diagnostics.runs.records import as_mapping, mapping, objects
 from dtk.console.output import print_line, put, rendered
 from dtk.launch.stopping import STOPPED
-from dtk.sweep.folder import Sweep, Trial
-from dtk.sweep.runner import DONE, STOPPED_EARLY
+from dtk.sweep.folder import DONE, STOPPED_EARLY, Sweep, Trial
 from dtk.sweep.search import Tried
 
 MOST_BYTES = 32 * 1024 * 1024  # Maximum bytes of metrics.jsonl; the rest of a longer file is ignored.

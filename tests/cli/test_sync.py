@@ -10,8 +10,7 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.commands.main import main
-from dtk.sweep.folder import create
-from dtk.sweep.points import Point
+from dtk.sweep.folder import Point, create
 from tests.cli.wandb_server import StandIn
 from tests.unit.compare.folders import make_run
 

@@ -1,12 +1,18 @@
 """The parent: what it makes of the ranks' lines, which rank it names when one dies, how two sides become a ratio."""
 
 import os
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
-from dtk.bench.measure import Launch, _report as report_of, measure
+from dtk.bench import measure as module
+from dtk.bench.measure import Launch, Leader, Team, _report as report_of, follow_leader, measure
 from dtk.bench.model import Side, Spec, as_json, loads
 from dtk.launch.children import Children, Failed, culprit
 from tests.unit.bench.lines import LINES
@@ -145,3 +151,53 @@ def test_equal_sides_and_kept_variables_are_told() -> None:
 
 def test_a_spec_survives_the_way_to_the_rank() -> None:
     assert loads(SPEC.dumps()) == SPEC
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The store of two ranks, which start a small program instead of a measurement: it fails if it is told to."""
+    program = tmp_path / "rank.py"
+    program.write_text("import os, sys\nsys.exit(int(os.environ.get('EXIT', '0')))\n")
+    monkeypatch.setattr(module, "RANK", (str(program),))
+    monkeypatch.setattr(module, "POLL_S", 0.02)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    return HashStore()
+
+
+def launched(store: Any, leader: Leader, **variables: str) -> list[str]:
+    """One launch of both ranks; what the leader hears of the other one's."""
+    with leader.start(SPEC, variables) as children:
+        ends_s = time.monotonic() + 20
+        while not children.ended and time.monotonic() < ends_s:
+            list(children.lines(0.02))
+        while variables.get("EXIT") and not leader.elsewhere() and time.monotonic() < ends_s:
+            time.sleep(0.02)
+    heard = [f"rank {failed.rank} {failed.ended}" for failed in leader.elsewhere()]
+    leader.over()
+    return heard
+
+
+@pytest.mark.timeout(60)
+def test_the_others_start_what_rank_0_says_and_report_their_failures(store: Any) -> None:
+    codes: list[int] = []
+    follower = threading.Thread(target=lambda: codes.append(follow_leader(store)), daemon=True)
+    follower.start()
+    leader = Leader(store)
+    assert launched(store, leader) == []
+    (heard,) = launched(store, leader, EXIT="3")
+    assert heard.startswith("rank 1 ended with exit code 3")
+    assert launched(store, leader) == [], "failures belong to their launch"
+    leader.close(7)
+    follower.join(10)
+    assert codes == [7] and store.add("heard", 0) == 1
+
+
+def test_alone_there_is_nobody_elsewhere() -> None:
+    alone = Team(2, 1)
+    alone.over()
+    alone.close(0)
+    assert alone.elsewhere() == []
+    children = alone.start(SPEC, {"NCCL_DEBUG": "WARN"})
+    assert {env["RANK"] for env in children.environments.values()} == {"0", "1"}
+    assert all(env["NCCL_DEBUG"] == "WARN" for env in children.environments.values())

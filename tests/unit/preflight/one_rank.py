@@ -6,11 +6,10 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from dtk.preflight import simulated_rank
+from dtk.preflight import exchange as exchanging
 from dtk.preflight.calls import Entry
-from dtk.preflight.exchange import Exchange
+from dtk.preflight.exchange import Exchange, SimulatedRank
 from dtk.preflight.group import RecordingGroup
-from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.simulate.mirror import stand_in
 
 
@@ -18,7 +17,7 @@ from dtk.simulate.mirror import stand_in
 def recorded(rank: int = 1, world_size: int = 4, exchange: Exchange | None = None) -> Iterator[SimulatedRank]:
     """Join the default group as this rank; everything issued inside is on the rank's tape."""
     simulated = SimulatedRank(exchange or Exchange(rank), world_size, 1)
-    before, simulated_rank.current = simulated_rank.current, simulated
+    before, exchanging.current = exchanging.current, simulated
     try:
         with stand_in(RecordingGroup):
             store = torch._C._distributed_c10d.HashStore()
@@ -28,7 +27,7 @@ def recorded(rank: int = 1, world_size: int = 4, exchange: Exchange | None = Non
             finally:
                 dist.destroy_process_group()
     finally:
-        simulated_rank.current = before
+        exchanging.current = before
 
 
 def issued(simulated: SimulatedRank) -> list[Entry]:

@@ -9,9 +9,8 @@ from diagnostics.contract.findings import Group
 from diagnostics.report import html, jsonform, terminal
 from dtk.preflight.calls import End, Record
 from dtk.preflight.report import PROVEN, answer, as_json, document
-from dtk.preflight.run import Job, Preflight
+from dtk.preflight.run import INJECTED_FAILURES, Job, Preflight, Tried
 from dtk.preflight.verdict import Waiting, judge
-from dtk.preflight.what_if import INJECTED_FAILURES, Tried
 from tests.unit.preflight.programs import Step, blocking, record
 
 WORLD = Group("0", (0, 1), "default_pg")

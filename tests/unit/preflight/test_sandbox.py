@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from dtk.errors import DtkError
 from dtk.preflight.calls import NEW_GROUP, Record
+from dtk.preflight.exchange import SimulatedRank
 from dtk.preflight.pool import Collected, simulate
 from dtk.preflight.sandbox import MAX_ERRORS, EnoughError, simulate_rank
-from dtk.preflight.simulated_rank import SimulatedRank
 
 STEPS = 2
 

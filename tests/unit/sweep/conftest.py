@@ -2,8 +2,8 @@
 
 import pytest
 
-from dtk.sweep import runner as module
-from dtk.sweep.points import freeze
+from dtk.sweep import local as module
+from dtk.sweep.folder import freeze
 from tests.cli.command import TINY
 from tests.unit.sweep.launches import Launches
 

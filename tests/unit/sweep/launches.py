@@ -7,7 +7,7 @@ from typing import Any
 from diagnostics.contract.artifacts import RunPaths
 from dtk.errors import DtkError
 from dtk.sweep.folder import create
-from dtk.sweep.runner import Runner
+from dtk.sweep.local import Runner
 
 
 class Launches:

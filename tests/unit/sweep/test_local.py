@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dtk.commands.main import main
-from dtk.sweep import runner
+from dtk.sweep import local
 from tests.unit.sweep.files import RANDOM, write
 from tests.unit.sweep.launches import Launches
 
@@ -18,7 +18,7 @@ CONTENT = {**RANDOM, "run_cap": 5, "parameters": {"train.micro_batch_size": {"va
 def launches(tmp_path, monkeypatch):
     result = Launches(tmp_path / "runs")
     (tmp_path / "runs").mkdir()
-    monkeypatch.setattr(runner, "run_point", result)
+    monkeypatch.setattr(local, "run_point", result)
     # The sweep's id seeds what it proposes. Only that module's: what the search imports asks the clock as well.
     monkeypatch.setattr("dtk.sweep.folder.secrets", SimpleNamespace(token_hex=lambda _: "0000"))
     monkeypatch.setattr("dtk.sweep.folder.time", SimpleNamespace(strftime=lambda _: "20260101-000000"))

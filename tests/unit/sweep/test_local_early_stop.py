@@ -9,9 +9,8 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.sweep import local
-from dtk.sweep.folder import create
+from dtk.sweep.folder import Point, create
 from dtk.sweep.local import following
-from dtk.sweep.points import Point
 
 
 class Searches:

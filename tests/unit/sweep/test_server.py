@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from dtk.errors import DtkError
-from dtk.sweep.folder import About, Sweep
-from dtk.sweep.points import Point
+from dtk.sweep.folder import About, Point, Sweep
 from dtk.sweep.server import _varied, save
 from tests.unit.sweep.files import COMMAND, GRID, needs_sweeps, refused
 

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.sweep.folder import Sweep, Trial, create
-from dtk.sweep.points import Point
-from dtk.sweep.runner import STOPPED_EARLY
+from dtk.sweep.folder import STOPPED_EARLY, Point, Sweep, Trial, create
 from dtk.sweep.summary import look, tried
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dtk.errors import DtkError
 from dtk.sweep.folder import find
-from dtk.sweep.runner import Runner
+from dtk.sweep.local import Runner
 from tests.unit.sweep.launches import SOURCE, begin
 
 

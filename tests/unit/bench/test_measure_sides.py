@@ -2,8 +2,8 @@
 
 import pytest
 
+from dtk.bench.measure import choose
 from dtk.bench.model import AS_IS, Side
-from dtk.bench.team import choose
 from dtk.config.placement import Placement
 from dtk.errors import DtkError
 
