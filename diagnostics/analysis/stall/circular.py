@@ -1,6 +1,6 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
-from itertools import combinations, permutations
+from itertools import combinations, groupby, permutations
 
 from msgspec import Struct
 
@@ -37,11 +37,13 @@ class GroupOrder(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """Numbers of messages that a rank exchanged with one peer in its last two rounds, the last one with fewer."""
+    """Numbers of messages that a rank exchanged with one peer in its last two rounds, which differ."""
 
     rank: int
     now: int
     before: int
+    half: str = ""
+    """`send` or `recv` where its messages with the peer show their rounds: all of a round in a row."""
 
 
 class PointToPoint(Struct, frozen=True):
@@ -55,9 +57,14 @@ class PointToPoint(Struct, frozen=True):
     peers: dict[int, Call]
     """The peer of the first call -> the call that it waits in; empty if it waits in none."""
     left_out: tuple["LeftOut", ...] = ()
-    """Ranks that posted fewer counterparts in this round than in the previous one."""
+    """Ranks that posted fewer counterparts in this round than in the previous one, or another number of messages."""
     scheduled: bool = False
     """Whether a stack shows torch's pipeline schedule, whose messages match if all stages follow the same one."""
+
+    @property
+    def of_stages(self) -> bool:
+        """Whether the ranks are stages of a pipeline: torch's, or one that sends several messages in each round."""
+        return self.scheduled or any(case.half and case.before > 1 for case in self.left_out)
 
     @property
     def tags_differ(self) -> bool:
@@ -129,7 +136,26 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     mains = [main_thread(dump) for rank, dump in job.latest_stacks().items() if rank in p2p]
     scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
     calls = tuple(sorted(p2p.items()))
+    if not in_collectives:
+        left_out = [_out_of_step(job, rank, call) for rank, call in calls]
+        left_out = left_out if None in left_out else []  # If all differ, none of them shows what is usual.
     return PointToPoint(cycle, calls, in_collectives, peers, tuple(filter(None, left_out)), scheduled)
+
+
+def _out_of_step(job: JobState, rank: int, waits: Call) -> LeftOut | None:
+    """Return the number of messages in a row by which a rank differs from all its earlier rounds with its peer.
+
+    It waits in the last row, which may still grow. The first one may have begun before what was recorded.
+    """
+    calls = job.reading.calls(rank, waits.key, messages=True)
+    rows = [(half, len([*row])) for half, row in groupby(call.p2p for call in calls if call.peer == waits.peer)]
+    first = 1 if calls and calls[0].seq > 1 else 0
+    for at in (-1, -2) if len(rows) > 2 else ():
+        half, now = rows[at]
+        earlier = [count for other, count in rows[first:at] if other == half]
+        if earlier and (now > max(earlier) or (at < -1 and now < min(earlier))):
+            return LeftOut(rank, now, earlier[-1], half)
+    return None
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:

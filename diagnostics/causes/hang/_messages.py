@@ -21,7 +21,8 @@ def figures(case: PointToPoint) -> dict[str, Any]:
     links += [_TEXTS.phrase("more", more=len(case.calls) - CITED)] if len(case.calls) > CITED else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
     one_sided = "left_out" if case.left_out else "one_sided"
-    row = "tags" if case.tags_differ else one_sided if case.in_collectives else "cycle"
+    cycle = "rounds" if case.left_out else "cycle"
+    row = "tags" if case.tags_differ else one_sided if case.in_collectives else cycle
     return {
         "said": row,
         "case": case,

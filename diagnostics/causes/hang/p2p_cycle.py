@@ -31,7 +31,7 @@ class UnrecordedTransfer(Struct, frozen=True):
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from cycles of the wait-for graph with sends and receives, or else from stacks."""
-    waits = [wait for wait in stall.circular if isinstance(wait, PointToPoint) and not wait.scheduled]
+    waits = [wait for wait in stall.circular if isinstance(wait, PointToPoint) and not wait.of_stages]
     findings = [finding(stall, wait, _TEXTS.facts(**figures(wait))) for wait in waits]
     if (transfer := unrecorded_transfer(stall.job)) is not None:
         findings.append(_unrecorded(stall, transfer))

@@ -17,10 +17,11 @@ _LOSS = patterns_beside(__file__, "loss")
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from waits in torch's schedules, from the loss of one, or from the messages of each stage's last step."""
+    """Decide from waits in torch's schedules, or between stages, from a loss, or from messages of each stage's last step."""
     for wait in stall.circular:
-        if isinstance(wait, PointToPoint) and wait.scheduled:
-            return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": "schedules"}))
+        if isinstance(wait, PointToPoint) and wait.of_stages:
+            said = "schedules" if wait.scheduled else "rounds"
+            return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": said}))
     if (at_loss := _at_loss(stall)) is not None:
         return at_loss
     calls = pairs(stall.job.evidence)
