@@ -13,7 +13,8 @@ Support = Literal[
     "later in the round", "round not finished by the peers", "source branches", "past that line",
     "peers past that line", "branches of a function", "neither came to the other", "same operation",
     "other operation", "halves", "source condition", "ended in order", "whole programs", "line unknown",
-    "single position", "peers in backward", "made alone", "between two rounds", "others agree outside", "forward twice",
+    "single position", "peers in backward", "made alone", "between two rounds", "others agree outside",
+    "forward twice", "another thread",
 ]  # fmt: skip
 SUPPORT: dict[Support, float] = _WEIGHTS["support"]
 """Weights of the terms that support a kind. `branch_calls`, `gloo` and the fault library (tests/faults) are right with

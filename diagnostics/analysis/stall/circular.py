@@ -4,14 +4,16 @@ from itertools import combinations, groupby, permutations
 
 from msgspec import Struct
 
+from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import program_order
-from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.find import Divergence, edited
 from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.loop_exit import conditions, for_one_rank, source_branches
 from diagnostics.analysis.divergence.single_calls import passed
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.vote import count_votes, settled
-from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, same_tag
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.stacks.dumps import main_thread
 
@@ -122,7 +124,7 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
 def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     waits, messages = job.waits, [operation for operation in cycle.operations if operation.peer >= 0]
     if not messages:
-        return _missed_call(waits, cycle) or _group_order(job, cycle)
+        return _missed_call(job, cycle) or _group_order(job, cycle)
     steps = ((rank, operation) for rank in cycle.ranks for operation in waits.of_rank[rank][::-1])
     p2p = {rank: waits.calls[rank, operation] for rank, operation in steps if operation in messages}
     in_collectives = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
@@ -220,16 +222,18 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     return GroupOrder(cycle, tuple(sides), vote.minority or cycle.ranks)
 
 
-def _missed_call(waits: WaitGraph, cycle: Cycle) -> Divergence | None:
+def _missed_call(job: JobState, cycle: Cycle) -> Divergence | None:
     """Return the call that ranks of the cycle skipped, by the program's text; None if it does not show one.
 
     Where loops have run before, `divergence.same_role` compares the calls of their rounds first.
     """
-    both_ways = list(permutations(cycle.operations)) if len(cycle.operations) == 2 else []
-    for shown in (_by_program, _for_one_rank):
+    # Two recorders may have seen the same calls.
+    of_recorder = grouped((at.key.recorder, at) for at in cycle.operations).values()
+    both_ways = [way for calls in of_recorder if len(calls) == 2 for way in permutations(calls)]
+    for shown in (_by_program, _for_one_rank, _by_thread):
         for current, missed in both_ways:
-            ranks, peers = (tuple(r for r in waits.waiting[at] if r in cycle.ranks) for at in (current, missed))
-            if ranks and peers and (case := shown(waits, (current, missed), ranks, peers)) is not None:
+            ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (current, missed))
+            if ranks and peers and (case := shown(job, (current, missed), ranks, peers)) is not None:
                 return case
     return None
 
@@ -237,9 +241,9 @@ def _missed_call(waits: WaitGraph, cycle: Cycle) -> Divergence | None:
 _Way = tuple[Operation, Operation]  # The operation that ranks wait in, and the one that they may have skipped.
 
 
-def _by_program(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
+def _by_program(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
     """Find a rank past a peer's call in program order, at a line on the common path: other ranks call from it too."""
-    (current, missed), expected = way, waits.calls[peers[0], way[1]]
+    waits, (current, missed), expected = job.waits, way, job.waits.calls[peers[0], way[1]]
     absent = [rank for rank in ranks if rank in waits.absent[missed]]
     for pending in (waits.calls[rank, current] for rank in absent):
         same = [rank for rank in waits.waiting[current] if waits.calls[rank, current].site == pending.site]
@@ -253,11 +257,31 @@ def _by_program(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tupl
     return None
 
 
-def _for_one_rank(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
+def _for_one_rank(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
     """Find a call that the program's text gives to one rank, while its peers are in a call outside any branch."""
-    pending, expected = waits.calls[ranks[0], way[0]], waits.calls[peers[0], way[1]]
+    pending, expected = job.waits.calls[ranks[0], way[0]], job.waits.calls[peers[0], way[1]]
     if set(ranks) & set(peers) or not for_one_rank(expected, pending):
         return None
     if conditions(pending, expected) or source_branches(pending, expected):
         return None
     return passed(settled((expected.key, expected.seq), ranks, peers), ranks, expected, pending)
+
+
+def _by_thread(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
+    """Find ranks that made the missed call's group's calls from another thread, which has ended.
+
+    A thread that waits holds no other one up, so they did not go to another group first: they made fewer calls.
+    """
+    pending, expected = job.waits.calls[ranks[0], way[0]], job.waits.calls[peers[0], way[1]]
+    lines = job.survey.groups[way[1].key].lines
+    lasts = [lines[rank].last for rank in ranks if rank in lines]
+    if len(lasts) < len(ranks) or not all(last and on_path(last) == on_path(expected) for last in lasts):
+        return None
+    roots = [(call.stack[-1].file, call.stack[-1].function) for call in (pending, expected) if call.stack]
+    common = {(at.file, at.function) for at in pending.stack} & {(at.file, at.function) for at in expected.stack}
+    threads = [job.latest_stacks()[rank].threads for rank in ranks if rank in job.latest_stacks()]
+    alive = {(at.file, at.function) for dump in threads for thread in dump for at in thread.frames}
+    if len(roots) < 2 or common or len(threads) < len(ranks) or roots[1] in alive:
+        return None
+    vote = settled((expected.key, expected.seq), peers, ranks)
+    return edited(vote, (expected, pending), ("drop", "round"), support("another thread"))

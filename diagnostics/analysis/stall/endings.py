@@ -106,10 +106,13 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
     by_kind = grouped((job.endings[rank].kind, job.endings[rank]) for rank in sorted(job.endings))
     if job.finished():
         return ()
-    if all(end.in_order for end in by_kind["exited"]):
+    behind, exits = {*job.behind()}, by_kind["exited"]
+    if all(end.in_order for end in exits):
         # One that ended in order although its last call failed got further than those that left their peers alone.
-        behind = set(job.behind())
-        by_kind["exited"] = [end for end in by_kind["exited"] if end.rank in behind] or by_kind["exited"]
+        by_kind["exited"] = [end for end in exits if end.rank in behind] or exits
+    else:  # Whoever ended in order, and had made all calls of the others, left nobody waiting.
+        awaited = behind | job.waits.waited_for()
+        by_kind["exited"] = [end for end in exits if not end.in_order or end.rank in awaited]
     cases = [_first(job, kind, _in_order(by_kind[kind])) for kind in BY_ITSELF if _matters(job, by_kind[kind])]
     firsts = _in_order([case.first for case in cases])
     return tuple(replace(case, later=case.first is not firsts[0]) for case in cases)

@@ -220,7 +220,7 @@ class Steps(Struct):
         series.lines.extend([*accumulate(newlines, initial=number)][1:])
         for text, lines, line in zip(between[:-1], newlines, series.lines[-len(newlines) :], strict=True):
             if lines > 1 and len(text) <= _REMARK:
-                for about in {re.sub(rb"\d+", b"#", told) for told in _CHANGE.findall(text)}:
+                for about in {re.sub(rb"\d+", b"#", remark) for remark in _CHANGE.findall(text)}:
                     if len(self.announced) < MAX_POINTS:
                         self.announced.setdefault(about, set()).add(line)
         columns = dict(zip(regex.groupindex, groups, strict=True))

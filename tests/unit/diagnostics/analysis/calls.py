@@ -7,6 +7,7 @@ from typing import Any
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import digest
 from diagnostics.analysis.stall.job_state import JobState, build
+from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact
@@ -59,10 +60,11 @@ def survey(ranks: Mapping[int, list[Call]], world_size: int | None = None, **dum
 
 
 def job(ranks: Mapping[int, list[Call]], world_size: int | None = None, **evidence: Any) -> JobState:
-    """The state of a job of which each rank left one dump of torch's recorder, written because something was wrong."""
-    dumps = [
-        Dump(rank, f"rank_{rank}", calls[0].key.recorder if calls else "nccl", calls) for rank, calls in ranks.items()
-    ]
+    """The state of a job of which each rank left one dump of each recorder, written because something was wrong."""
+    dumps = []
+    for rank, calls in ranks.items():
+        own = grouped((call.key.recorder, call) for call in calls) or {"nccl": []}
+        dumps += [Dump(rank, f"rank_{rank}", recorder, alike) for recorder, alike in own.items()]
     members = evidence.pop("members", {})
     for dump in dumps:
         dump.members = {key: own for key, own in members.items() if dump.rank in own}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall.circular import GroupOrder, PointToPoint, circular_waits
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Stacks, Thread
@@ -120,3 +121,27 @@ def test_a_stage_with_fewer_messages_that_waits_for_messages_itself(tmp_path: Pa
     write(tmp_path, Job(programs, {"1": [0, 1, 2]}, nobody_completes=4))
     (result,) = [case for case in detect(evidence(tmp_path, world_size=3)) if case.status == "confirmed"]
     assert (result.cause, result.ranks, result.victims) == ("hang.p2p_cycle", (1,), (0, 2))
+
+
+WORK, MAIN = frame(13, "work"), frame(16, "main")
+
+
+@pytest.mark.parametrize("alive", [False, True])
+@pytest.mark.parametrize("recorders", [("nccl",), ("dtk", "nccl")])
+def test_a_thread_that_has_ended_made_fewer_calls_and_is_in_no_order(alive: bool, recorders: tuple[str, ...]) -> None:
+    """The thread of rank 2 for one group ended after 3 calls, and its main thread waits for the others elsewhere."""
+    programs: dict[int, list[Call]] = {rank: [] for rank in range(3)}
+    members = {}
+    for recorder in recorders:
+        own, default = GroupKey(recorder, "2", "undefined"), GroupKey(recorder, "0", "default_pg")
+        members |= {own: (0, 1, 2), default: (0, 1, 2)}
+        for rank in (0, 1):
+            programs[rank] += waiting(4, 13, own, function="work")
+        programs[2] += [*waiting(4, 13, own, function="work")[:3], *waiting(1, 16, default, op="barrier")]
+    thread = Thread("Thread-1", (frame(40, "wait"), frame(14 if alive else 70, "work" if alive else "bounded")))
+    stacks = [Stacks(2, "2.txt", (thread, Thread("MainThread", (MAIN,), True)))]
+    (case,) = circular_waits(job(programs, 3, members=members, stacks=stacks))
+    if alive:
+        assert isinstance(case, GroupOrder)
+    else:
+        assert isinstance(case, Divergence) and (case.kind, case.culprits) == ("fewer_iterations", (2,))

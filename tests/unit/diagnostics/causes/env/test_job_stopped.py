@@ -286,3 +286,9 @@ def test_beside_a_ranks_own_exception_they_are_its_effects(tmp_path: Path, last:
 )
 def test_why_they_were_stopped_is_open(tmp_path: Path, text: str) -> None:
     assert not of(tmp_path, STEPS + text).root_causes
+
+
+def test_the_watch_that_ended_a_job_which_hung_is_no_reason(tmp_path: Path) -> None:
+    verdict = {"kind": "stall", "reason": "nothing moved", "culprits": [], "victims": [0, 1], "time_s": 1.5}
+    (tmp_path / "watch.json").write_text(json.dumps(verdict))
+    assert "env.job_stopped" not in {root.cause for root in of(tmp_path, STEPS + TERMINATED).root_causes}

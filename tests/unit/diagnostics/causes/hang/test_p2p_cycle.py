@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 
@@ -39,6 +41,42 @@ def test_who_waits_for_one_more_half_than_in_the_round_before_is_to_blame(tmp_pa
     result = finding(tmp_path, job([*[receive, end] * 3, receive, receive], [send, end] * 4), CAUSE)
     assert (result.status, result.ranks, result.victims) == ("confirmed", (0,), (1,))
     assert "in the one before" not in result.summary
+
+
+def stages(world: int, steps: int, differing: int, other: int, usual: int = 4) -> list[list[Op]]:
+    """Stages of a pipeline of the job's own: all forward, then all backward; one differs in the last step."""
+    programs = []
+    for rank in range(world):
+        before, after = [Op("recv", line=70, peer=rank - 1)], [Op("send", line=71, peer=rank + 1)]
+        forward = [*(before if rank else []), *(after if rank < world - 1 else [])]
+        back, on = [Op("recv", line=80, peer=rank + 1)], [Op("send", line=81, peer=rank - 1)]
+        backward = [*(back if rank < world - 1 else []), *(on if rank else [])]
+        counts = [usual] * (steps - 1) + [other if rank == differing else usual]
+        programs.append([op for count in counts for op in (*forward * count, *backward * count)])
+    return programs
+
+
+@pytest.mark.parametrize(("differing", "other"), [(0, 3), (1, 3), (3, 3), (2, 5), (3, 5), (2, 1)])
+def test_a_stage_with_another_number_of_messages_in_a_row_is_the_one_at_fault(
+    tmp_path: Path, differing: int, other: int
+) -> None:
+    played = job(*stages(4, 3, differing, other))
+    result = finding(tmp_path, played, "hang.pipeline_mismatch")
+    assert (result.status, result.ranks) == ("confirmed", (differing,)) and "micro-batches" in result.remedies[0].change
+    assert finding(tmp_path, played, CAUSE).status != "confirmed"
+
+
+def test_where_each_round_has_one_message_it_is_no_pipeline(tmp_path: Path) -> None:
+    programs = stages(2, 4, 1, 0, usual=1)
+    programs[1] += [Op("recv", line=70, peer=0)] * 2
+    result = finding(tmp_path, job(*programs), CAUSE)
+    assert (result.status, result.ranks) == ("confirmed", (1,)) and "called recv 2 times in a row" in result.summary
+
+
+def test_both_send_first_in_the_first_round_and_none_of_them_differs(tmp_path: Path) -> None:
+    programs = [[*([Op("send", line=70, peer=1 - rank)] * 2), Op("recv", line=71, peer=1 - rank)] for rank in (0, 1)]
+    result = finding(tmp_path, job(*programs), CAUSE)
+    assert (result.status, result.ranks) == ("confirmed", (0, 1)) and "in a row" not in result.summary
 
 
 def test_halves_that_meet_are_none(tmp_path: Path) -> None:

@@ -187,11 +187,11 @@ def test_the_highest_losses_of_noise_are_no_spikes(tmp_path: Path) -> None:
     assert "no known problem" in diagnose(tmp_path).statement
 
 
-def shifted(*told: str, every: int = 1000, after: float = 5.0, lr: object = "") -> str:
+def shifted(*remarks: str, every: int = 1000, after: float = 5.0, lr: object = "") -> str:
     """A log whose loss shifts at step 60, with lines above that step, and one every few steps."""
     rows = []
     for n in range(120):
-        rows += [*(told if n == 60 else ()), *([f"evaluation {n}"] if n % every == every - 1 else [])]
+        rows += [*(remarks if n == 60 else ()), *([f"evaluation {n}"] if n % every == every - 1 else [])]
         rows.append(f"step {n} loss {(3 - 0.01 * n if n < 60 else after - 0.002 * n) + 0.01 * (n % 3):.4f}{lr}")
     return "\n".join(rows) + "\n"
 
