@@ -17,7 +17,7 @@ _LOSS = patterns_beside(__file__, "loss")
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from waits between stages, from the loss of torch's schedules, or from the messages of each stage's last step."""
+    """Decide from waits between stages, the loss of torch's schedules, or the messages of each stage's last step."""
     for wait in stall.circular:
         if isinstance(wait, PointToPoint) and wait.of_stages:
             said = "schedules" if wait.scheduled else "rounds"
