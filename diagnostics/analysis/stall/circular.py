@@ -273,8 +273,8 @@ def _by_thread(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple[in
     A thread that waits holds no other one up, so they did not go to another group first: they made fewer calls.
     """
     pending, expected = job.waits.calls[ranks[0], way[0]], job.waits.calls[peers[0], way[1]]
-    lines = job.survey.groups[way[1].key].lines
-    lasts = [lines[rank].last for rank in ranks if rank in lines]
+    table = job.survey.groups.get(way[1].key)  # None where stacks alone show the groups.
+    lasts = [table.lines[rank].last for rank in ranks if rank in table.lines] if table else []
     if len(lasts) < len(ranks) or not all(last and on_path(last) == on_path(expected) for last in lasts):
         return None
     roots = [(call.stack[-1].file, call.stack[-1].function) for call in (pending, expected) if call.stack]
