@@ -43,7 +43,7 @@ def test_who_waits_for_one_more_half_than_in_the_round_before_is_to_blame(tmp_pa
     assert "in the one before" not in result.summary
 
 
-def stages(world: int, steps: int, differing: int, other: int, usual: int = 4) -> list[list[Op]]:
+def stages(world: int, steps: int, differing: int, other: int, per_round: int = 4) -> list[list[Op]]:
     """Stages of a pipeline of the job's own: all forward, then all backward; one differs in the last step."""
     programs = []
     for rank in range(world):
@@ -51,7 +51,7 @@ def stages(world: int, steps: int, differing: int, other: int, usual: int = 4) -
         forward = [*(before if rank else []), *(after if rank < world - 1 else [])]
         back, on = [Op("recv", line=80, peer=rank + 1)], [Op("send", line=81, peer=rank - 1)]
         backward = [*(back if rank < world - 1 else []), *(on if rank else [])]
-        counts = [usual] * (steps - 1) + [other if rank == differing else usual]
+        counts = [per_round] * (steps - 1) + [other if rank == differing else per_round]
         programs.append([op for count in counts for op in (*forward * count, *backward * count)])
     return programs
 
@@ -67,7 +67,7 @@ def test_a_stage_with_another_number_of_messages_in_a_row_is_the_one_at_fault(
 
 
 def test_where_each_round_has_one_message_it_is_no_pipeline(tmp_path: Path) -> None:
-    programs = stages(2, 4, 1, 0, usual=1)
+    programs = stages(2, 4, 1, 0, per_round=1)
     programs[1] += [Op("recv", line=70, peer=0)] * 2
     result = finding(tmp_path, job(*programs), CAUSE)
     assert (result.status, result.ranks) == ("confirmed", (1,)) and "called recv 2 times in a row" in result.summary
