@@ -102,6 +102,7 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
         parts, error = [], attempt.error
         if error is not None:
             who = "" if error.rank is None else f"rank {error.rank}: "
+            who = f"local rank {-1 - error.rank} of a node: " if error.rank is not None and error.rank < 0 else who
             text = f"{error.type}: {error.message}" if error.type else error.signal or f"exit code {error.exit_code}"
             parts.append(f"{who}{shortened(' '.join(text.split()))} ({_at(error)})")
         if attempt.silent:

@@ -290,9 +290,9 @@ def set_aside(
     Nothing is set aside if no content of the last attempt was read, as its result is then unknown.
     """
     for contents, _ in read:
-        offset = contents.offset or 0
+        by = contents.offset  # Without torchrun's list, local ranks stay local: -1 is local rank 0.
         for number, errors in enumerate(contents.earlier):
-            ranked = [e if e.rank is None or e.rank >= 0 else replace(e, rank=offset - 1 - e.rank) for e in errors]
+            ranked = [e if by is None or (at := e.rank or 0) >= 0 else replace(e, rank=by - 1 - at) for e in errors]
             evidence.earlier.append(EarlierAttempt(number, _first(ranked)))
     if evidence.run is not None:
         evidence.earlier = _of_run(evidence.run.root, evidence.run.attempt, evidence.limits)

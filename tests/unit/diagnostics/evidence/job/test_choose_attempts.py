@@ -145,3 +145,18 @@ def test_the_launchers_of_two_nodes_are_of_one_attempt(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     assert [(root_cause.cause, root_cause.ranks) for root_cause in report.root_causes] == [("hang.rank_raised", (1,))]
     assert not any("Attempt" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("listed", "who"),
+    [
+        ("", "local rank 1 of a node: exit code 1"),
+        ("  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 5002)\n", "rank 5: exit code 1"),
+    ],
+)
+def test_the_local_rank_of_an_attempt_is_no_rank_unless_torchrun_lists_it(tmp_path: Path, listed: str, who: str) -> None:
+    begins = "[default1]:[rank5]: starting\n"
+    log = begins + AGENT.format(n=1, rank=1) + RESTART + begins + AGENT.format(n=2, rank=1)
+    write(tmp_path, {"train.log": log + listed})
+    (note,) = notes(diagnose(tmp_path))
+    assert note == f"Attempt 0 failed and the job was restarted: {who} (train.log:2)"
