@@ -284,6 +284,10 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
         listed = {hosts[rank] for rank in ranks if hosts.get(rank)}
         beside = [rank for rank, host in hosts.items() if host in listed and len(listed) == 1]
         beside += listed_all.fields.get("beside", []) if any(end.connection_closed for end in best) else []
+        barriers = (
+            fact.fields for fact in evidence.facts if fact.kind == "monitored_barrier"
+        )  # Else it had stopped them.
+        beside += [rank for fields in barriers for rank in fields.get("ranks", ())]
         launched = {*range(min(ranks), max(ranks) + 1), *beside}
     for rank in sorted(set(launched) - set(ranks) - set(candidates)):
         candidates[rank] = [ends.of_line(listed_all, rank, "exited", quoted="", exit_code=0, unlisted=True)]

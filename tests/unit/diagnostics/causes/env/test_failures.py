@@ -126,6 +126,16 @@ def test_two_processes_of_one_rank(tmp_path):
     assert text_of(root).summary == "Two processes joined as ranks 1 and 3."
 
 
+@pytest.mark.parametrize("above", ["", "ncclInternalError: Internal check failed.\nLast error:\n"])
+@pytest.mark.parametrize("bare", ["", "Bootstrap Root : "])
+def test_its_words_count_wherever_they_stand(tmp_path, above, bare):
+    raised = DUPLICATE.partition("ncclInvalidUsage")[0].replace("invalid usage", "internal error")
+    text = f"{raised}{above}{bare}rank 3 of 4 ranks has already checked in\n"
+    (tmp_path / "train.log").write_text("".join(f"[rank3]: {line}\n" for line in text.splitlines()))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("env.duplicate_rank", (3,))
+
+
 @pytest.mark.parametrize("prefix", ["", "[rank1]: "])
 @pytest.mark.parametrize(
     ("text", "cause", "ranks"),

@@ -154,7 +154,9 @@ def test_the_launchers_of_two_nodes_are_of_one_attempt(tmp_path: Path) -> None:
         ("  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 5002)\n", "rank 5: exit code 1"),
     ],
 )
-def test_the_local_rank_of_an_attempt_is_no_rank_unless_torchrun_lists_it(tmp_path: Path, listed: str, who: str) -> None:
+def test_the_local_rank_of_an_attempt_is_no_rank_unless_torchrun_lists_it(
+    tmp_path: Path, listed: str, who: str
+) -> None:
     begins = "[default1]:[rank5]: starting\n"
     log = begins + AGENT.format(n=1, rank=1) + RESTART + begins + AGENT.format(n=2, rank=1)
     write(tmp_path, {"train.log": log + listed})

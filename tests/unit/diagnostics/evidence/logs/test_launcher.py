@@ -34,9 +34,10 @@ def test_the_list_of_a_job():
 
 def test_ranks_processes_and_where_the_node_begins():
     result = table(TORCHRUN)
-    listed = result.listed()
+    listed = result.listed("")
     assert listed["ranks"] == [8, 9, 10] and listed["pids"] == [7298, 7299, 7300]
     assert listed["rank_of"] == {7298: 8, 7299: 9, 7300: 10} and listed["host_of"][9] == "localhost"
+    assert listed["beside"] == [] and "finished" not in listed
     assert result.offset() == 8
 
 
