@@ -34,7 +34,7 @@ IMPORTED = (
     "torch.distributed.elastic.agent.server.local_elastic_agent",
     "dtk.config.hydra_compose",
     "dtk.data.build",
-    "dtk.launch.banner",
+    "dtk.launch.console",
     "dtk.launch.prepare",
     "dtk.launch.local",
     "dtk.start.point",

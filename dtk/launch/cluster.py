@@ -22,9 +22,8 @@ from dtk.config.placement import Placement, place
 from dtk.config.schema import Config
 from dtk.config.strict import from_plain
 from dtk.errors import DtkError
-from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
-from dtk.launch.console import Console
+from dtk.launch.console import Console, farewell
 from dtk.launch.prepare import cuda_devices, rank_variables
 from dtk.parallel.context import meet
 from dtk.rank.job import Job

@@ -9,13 +9,12 @@ from dtk.config.placement import is_remote, tp_warning
 from dtk.config.schema import Config
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
-from dtk.plan.compare import compare
+from dtk.plan.compare import compare, search
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
 from dtk.plan.formulas.holding import TRAININGS
 from dtk.plan.formulas.prediction import notes
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.model import Check, PlanReport
-from dtk.plan.search import search
 from dtk.plan.solve import DEFAULT_WORLD_SIZES, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 
 _HARDWARE = "hardware="

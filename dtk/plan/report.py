@@ -8,12 +8,11 @@ from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report.drawings import colours_of_memory
 from dtk.parallel.batch_plan import BatchPlan
-from dtk.plan.compare import Comparison
+from dtk.plan.compare import Comparison, Search
 from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
 from dtk.plan.formulas.holding import STAGES
 from dtk.plan.formulas.prediction import Category, Prediction, Time
 from dtk.plan.model import Check, PlanReport
-from dtk.plan.search import Search
 from dtk.plan.solve import Largest, Point
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)

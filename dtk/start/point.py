@@ -39,8 +39,7 @@ def run_point(
 
 def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths], None] | None, dry_run: bool) -> int:
     """Run on this machine: `run_point` without remote launchers."""
-    from dtk.launch.banner import banner, farewell
-    from dtk.launch.console import Console
+    from dtk.launch.console import Console, banner, farewell
     from dtk.launch.local import launch
     from dtk.launch.prepare import check_parts
     from dtk.record.run_folder import name_run

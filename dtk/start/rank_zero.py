@@ -6,8 +6,7 @@ import os
 from dtk.config.placement import is_remote
 from dtk.errors import DtkError
 from dtk.launch import cluster
-from dtk.launch.banner import banner
-from dtk.launch.console import Console
+from dtk.launch.console import Console, banner
 from dtk.launch.prepare import check_parts, compose_point, make_folder, settle_point
 from dtk.rank.job import started_by
 from dtk.record.run_folder import begin

@@ -19,8 +19,7 @@ from dtk.commands.main import main
 from dtk.config.compose import compose
 from dtk.config.resume import rerun, resume
 from dtk.errors import DtkError
-from dtk.launch.banner import banner
-from dtk.launch.console import Console
+from dtk.launch.console import Console, banner
 from dtk.ui.pages import run_page, runs_page
 from tests.cli.command import ROOT, environment
 

@@ -49,9 +49,8 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     from diagnostics.contract.artifacts import RunPaths, read_status
     from dtk.config.resume import check_continuable, next_attempt, read_stored
     from dtk.config.strict import to_plain
-    from dtk.launch.banner import banner
     from dtk.launch.cluster import Shared
-    from dtk.launch.console import Console
+    from dtk.launch.console import Console, banner
     from dtk.record.run_folder import begin, close
 
     paths = RunPaths(run)

@@ -6,8 +6,7 @@ import pytest
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO, RunPaths, read_status
 from dtk.config.compose import compose
-from dtk.launch.banner import farewell
-from dtk.launch.console import Console
+from dtk.launch.console import Console, farewell
 from dtk.launch.local import _ended_in_order
 from dtk.record.run_folder import begin, close
 

@@ -4,9 +4,9 @@ import dataclasses
 import json
 
 from diagnostics.report import jsonform
+from dtk.plan.compare import FittingLayout, Search
 from dtk.plan.formulas.holding import STAGES, TRAININGS
 from dtk.plan.model import as_json
-from dtk.plan.search import FittingLayout, Search
 from tests.unit.plan.samples import GIB, on_device, plan, report
 
 

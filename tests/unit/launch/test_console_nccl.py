@@ -9,8 +9,7 @@ from diagnostics.contract.artifacts import RunPaths, Status
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.config.placement import Placement
-from dtk.launch.banner import banner, farewell
-from dtk.launch.console import Console
+from dtk.launch.console import Console, banner, farewell
 from dtk.nccl.presets import find_preset
 
 
