@@ -59,7 +59,7 @@ class JobState(Struct):
         """Return whether pending calls mean that the job is stuck rather than in progress."""
         if self.finished():
             return False
-        if self.state in _ENDED_BADLY or any(fact.kind in HANG_FACTS for fact in self.evidence.facts):
+        if self.state in _ENDED_BADLY or any(fact.kind in HANG_FACTS for fact in self.evidence.facts) or self.gave_up():
             return True
         if self.survey.taken_earlier:
             return False
@@ -73,6 +73,12 @@ class JobState(Struct):
         """Return whether the job is over, as its status, its launcher or the ends of all ranks say."""
         is_listed = any(fact.kind in {"torchrun_list", "job_stopped"} for fact in self.evidence.facts)
         return self.state not in ("", "running") or is_listed or self.endings.keys() >= {*range(self.world() or 1)}
+
+    def gave_up(self) -> bool:
+        """Return whether a watchdog of the job's own dumped the stacks of all ranks and ended all in the same way."""
+        ranks, dumped = {*range(self.world())}, {stacks.rank for stacks in self.evidence.stacks}
+        codes = {end.only_exit_code and end.exit_code for end in self.endings.values()}
+        return len(codes) == 1 < len(ranks) and False not in codes and {*self.endings} >= ranks <= dumped
 
     def hangs(self) -> bool:
         """Return whether the ranks of one job wait for good."""
@@ -196,7 +202,7 @@ def build(evidence: Evidence) -> JobState:
     ways = {rank: (end.exit_code, end.signal, end.type, end.type and end.message) for rank, end in early.items()}
     alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
     late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
-    late |= rank_endings.after_timeout(evidence, job.endings)
+    late |= rank_endings.after_timeout(evidence, job.endings) | (early if job.gave_up() else {})
     # Whatever ends a rank no earlier than another one gave up is later than the wait: torchrun, for one, sends SIGKILL
     # 30 s after the first failure to ranks that its SIGTERM did not end. Memory that ran out has a record of its own.
     true_s = job.survey.clocks.true_s

@@ -197,3 +197,28 @@ def test_the_stack_of_the_only_rank_that_no_watchdog_reports(tmp_path: Path, pos
     rows = [(root.cause, root.ranks, root.victims) for root in diagnose(tmp_path).root_causes]
     expected = [("hang.host_stall", (3,), (0, 1, 2))]
     assert rows == expected if len({*positions}) == 1 else expected[0] not in rows
+
+
+FETCHING = (Frame("/lib/python3.11/socket.py", 706, "readinto"), Frame("/job/train.py", 61, "fetch"))
+
+
+@pytest.mark.parametrize(
+    ("codes", "stacks", "blamed"),
+    [
+        ((17, 17, 17), 3, True),
+        ((1, 1, 1), 3, True),
+        ((17, 17, 1), 3, False),  # One ended in another way, maybe before.
+        ((17, 17, 17), 2, False),  # Not all dumped their stacks.
+        ((0, 0, 0), 3, False),
+        ((17, 17), 3, False),
+    ],
+)
+def test_all_ranks_that_dumped_their_stacks_and_ended_alike_had_given_up(
+    codes: tuple[int, ...], stacks: int, blamed: bool
+) -> None:
+    frames = [inside("all_reduce", LOOP), FETCHING, inside("all_reduce", LOOP)]
+    shown = {"stacks": [stack(rank, path) for rank, path in enumerate(frames[:stacks])], "world_size": 3}
+    ends = [RankError(rank, "launcher.log", 9 + rank, "", "", exit_code=code) for rank, code in enumerate(codes)]
+    findings = findings_of(**shown, errors=ends)
+    confirmed = {cause: finding.ranks for cause, finding in findings.items() if finding.status == "confirmed"}
+    assert (confirmed == {"host_stall": (1,)}) == blamed and (blamed or "host_stall" not in confirmed)
