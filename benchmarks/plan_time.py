@@ -63,8 +63,7 @@ def main() -> None:
     """Calibrate, then one row per job."""
     sys.path.insert(0, str(ROOT))
     from dtk.bench.calibrate import calibrate
-    from dtk.plan.engines import Machine, predict
-    from dtk.plan.job import planned_job
+    from dtk.plan.job import Machine, planned_job, predict
     from dtk.plan.timing.hardware import load_hardware
 
     arguments = parse()

@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from dtk.config.schema import Config  # noqa: E402
-from dtk.plan.engines import machine, predict  # noqa: E402
 from dtk.plan.formulas.prediction import Time  # noqa: E402
-from dtk.plan.job import planned_job  # noqa: E402
+from dtk.plan.job import machine, planned_job, predict  # noqa: E402
 from dtk.plan.timing.hardware import Hardware, load_hardware  # noqa: E402
 
 NARAYANAN = "Narayanan et al. 2021, table 1"

@@ -15,8 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from dtk.plan.compare import search  # noqa: E402
-from dtk.plan.engines import machine  # noqa: E402
-from dtk.plan.job import planned_job  # noqa: E402
+from dtk.plan.job import machine, planned_job  # noqa: E402
 from dtk.plan.timing.hardware import load_hardware  # noqa: E402
 
 MODELS = ("llama3_8b", "llama3_70b", "llama3_405b", "gpt3_175b", "mixtral_8x7b", "deepseek_v3_like")

@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from dtk.errors import DtkError
 
 NEEDED = ("torch", "hydra", "numpy", "yaml")

@@ -38,7 +38,7 @@ IMPORTED = (
     "dtk.launch.prepare",
     "dtk.launch.local",
     "dtk.start.point",
-    "dtk.plan.engines",
+    "dtk.plan.job",
     "dtk.record.manifest",
     "dtk.train.assemble",
 )

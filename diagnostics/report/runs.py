@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.formatting import age, ranks_spoken, region_text
-from diagnostics.contract.invocation import command, override, typed
+from diagnostics.contract.formatting import age, command, override, ranks_spoken, region_text, typed
 from diagnostics.report import document as doc
 from diagnostics.runs.find import Details, Run
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diagnostics.analysis.processes import usable_cores
-from diagnostics.contract.formatting import bytes_text, counted, seconds_text
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import bytes_text, command, counted, seconds_text
 from diagnostics.report.document import Document, Field, Fields
 from dtk.bench.measure import POLL_S
 from dtk.errors import DtkError

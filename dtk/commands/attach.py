@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.contract.formatting import clean, first_of, ranks_spoken
-from diagnostics.contract.invocation import command, typed
+from diagnostics.contract.formatting import clean, command, first_of, ranks_spoken, typed
 from dtk.commands.watch import make_folder
 from dtk.errors import Errors, refused
 

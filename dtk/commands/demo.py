@@ -6,7 +6,7 @@ import subprocess
 import sys
 import webbrowser
 
-from diagnostics.contract.invocation import command, override
+from diagnostics.contract.formatting import command, override
 from dtk.console.options import read_options
 from dtk.errors import DtkError
 from dtk.launch.short_run import folders

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from diagnostics.contract.invocation import command, typed
+from diagnostics.contract.formatting import command, typed
 from diagnostics.evidence.limits import MOST_DEPTH, Limits
 from dtk.console import output
 from dtk.console.progress import AFTER_S, Progress

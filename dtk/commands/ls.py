@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from diagnostics.report import lines
 from diagnostics.report.runs import listing, listing_json
 from dtk.console import output

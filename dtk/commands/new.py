@@ -5,7 +5,7 @@ import shlex
 from contextlib import chdir
 from pathlib import Path
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from dtk.errors import DtkError, refused
 
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from dtk.console import options, output
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import Errors

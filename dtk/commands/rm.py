@@ -5,8 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from diagnostics.contract.formatting import bytes_text, clean, counted
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import bytes_text, clean, command, counted
 from diagnostics.report import lines
 from diagnostics.report.runs import listing
 from diagnostics.runs.find import Run, read_run

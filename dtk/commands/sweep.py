@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from dtk.console.output import print_line
 from dtk.errors import Errors
 from dtk.extras import require_training

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.node_health import SLOWED
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.formatting import counted
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command, counted
 from diagnostics.evidence.job import run_folder
 from diagnostics.evidence.limits import Limits, lines_of, small_json
 from diagnostics.evidence.metrics import WARMUP_STEPS

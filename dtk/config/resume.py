@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, complete_checkpoints, read_status
 from diagnostics.contract.files import read_record
-from diagnostics.contract.invocation import command, typed
+from diagnostics.contract.formatting import command, typed
 from diagnostics.contract.origins import Origins, Setting, add_typed, at_key, flat
 from diagnostics.evidence.job.run_folder import last_attempt
 from diagnostics.evidence.limits import Limits

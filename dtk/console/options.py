@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from dtk.errors import DtkError
 
 Options = TypeVar("Options", bound=Any)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from diagnostics.contract.invocation import typed
+from diagnostics.contract.formatting import typed
 from diagnostics.contract.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
 from dtk.errors import Errors

@@ -14,8 +14,7 @@ from textwrap import indent
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, read_status, write_json
 from diagnostics.contract.files import open_regular, read_json
-from diagnostics.contract.formatting import clean, counted, ranks_spoken, region_text
-from diagnostics.contract.invocation import command, override, typed
+from diagnostics.contract.formatting import clean, command, counted, override, ranks_spoken, region_text, typed
 from diagnostics.contract.mesh import divisors
 from dtk.config.placement import Placement, tp_warning
 from dtk.config.schema import Config

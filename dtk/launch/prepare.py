@@ -113,7 +113,7 @@ def settle_point(point: Resumed, placement: Placement) -> Resumed:
 def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, launcher: str) -> RunPaths:
     """Create the run folder, or reuse that of a resumed run, and describe the run in it."""
     from dtk.nccl.render import render
-    from dtk.plan.engines import keep_plan
+    from dtk.plan.job import keep_plan
     from dtk.record.run_folder import create, describe, name_run
 
     composed, config = point.composed, point.composed.config

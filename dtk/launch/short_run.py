@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from diagnostics.contract.invocation import override
+from diagnostics.contract.formatting import override
 from diagnostics.runs.find import Details
 from diagnostics.runs.records import number
 from dtk.errors import USER_ERROR, DtkError

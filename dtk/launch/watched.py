@@ -10,8 +10,7 @@ from pathlib import Path
 
 from diagnostics.contract import artifacts
 from diagnostics.contract.artifacts import RunPaths, Verdict, read_heartbeat, read_verdict, write_json
-from diagnostics.contract.formatting import clean, ranks_spoken
-from diagnostics.contract.invocation import command as command_line, typed
+from diagnostics.contract.formatting import clean, command as command_line, ranks_spoken, typed
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact

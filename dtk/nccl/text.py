@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from diagnostics.contract.formatting import clean, counted
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import clean, command, counted
 from diagnostics.report import document as doc
 from diagnostics.report.markdown import table
 from dtk.console.options import wrapped

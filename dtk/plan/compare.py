@@ -19,11 +19,10 @@ from dtk.config.compose import Composed, compose
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
-from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formatting import percent_text, rate_text
 from dtk.plan.formulas.prediction import Prediction, Time
 from dtk.plan.formulas.stages import least_bytes
-from dtk.plan.job import ranks_of, settled_job
+from dtk.plan.job import Machine, on_device, predict, ranks_of, settled_job
 from dtk.plan.solve import at_world_size
 from dtk.sharding.registry import CONFIG_TYPES, preferred
 

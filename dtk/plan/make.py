@@ -10,10 +10,9 @@ from dtk.config.schema import Config
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
 from dtk.plan.compare import compare, search
-from dtk.plan.engines import Choice, Machine, differences, machine, predict
 from dtk.plan.formulas.holding import TRAININGS
 from dtk.plan.formulas.prediction import notes
-from dtk.plan.job import planned_job, ranks_of
+from dtk.plan.job import Choice, Machine, differences, machine, planned_job, predict, ranks_of
 from dtk.plan.model import Check, PlanReport
 from dtk.plan.solve import DEFAULT_WORLD_SIZES, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 

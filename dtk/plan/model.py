@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dtk.plan.compare import Comparison, FittingLayout, Row, Search
-from dtk.plan.engines import Difference
 from dtk.plan.formulas.holding import STAGES, Training
 from dtk.plan.formulas.prediction import Prediction
+from dtk.plan.job import Difference
 from dtk.plan.solve import Largest, Point
 
 SCHEMA = "dtk.plan.report/1"

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError, Errors
-from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
 from dtk.plan.formulas.prediction import Prediction
-from dtk.plan.job import check_world_size, ranks_of, settled_job
+from dtk.plan.job import Machine, check_world_size, on_device, predict, ranks_of, settled_job
 from dtk.sharding.registry import for_several_ranks
 
 _errors = Errors(__file__)

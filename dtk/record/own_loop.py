@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Verdict, read_status, write_json
-from diagnostics.contract.invocation import command, typed
+from diagnostics.contract.formatting import command, typed
 from diagnostics.contract.origins import Origins
 from diagnostics.evidence.endings import is_out_of_memory
 from diagnostics.evidence.metrics import WARMUP_STEPS

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from diagnostics.contract.secrets import masked
 from dtk.config.schema import CustomTracker, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
-from diagnostics.contract.formatting import clean
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import clean, command
 from diagnostics.runs.records import as_mapping, mapping
 from dtk.config.resume import read_stored
 from dtk.config.schema import Config

@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.formatting import clean
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import clean, command
 from diagnostics.contract.suggest import did_you_mean
 from diagnostics.runs.find import FAILED, RUNS, STATES, NoSuchRunError, Run, find_run, list_runs, read_run
 from dtk.errors import DtkError, refused

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths
-from diagnostics.contract.formatting import clean
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import clean, command
 from diagnostics.contract.origins import Choice, Origins, Setting
 from diagnostics.contract.suggest import did_you_mean
 from diagnostics.report import document as doc

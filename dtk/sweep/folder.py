@@ -16,7 +16,7 @@ import msgspec
 
 from diagnostics.contract.artifacts import RunPaths, read_status, write_json
 from diagnostics.contract.files import read_json
-from diagnostics.contract.invocation import typed
+from diagnostics.contract.formatting import typed
 from diagnostics.contract.origins import at_launch, dumps, loads
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.records import objects

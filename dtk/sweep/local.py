@@ -17,8 +17,7 @@ from threading import Event
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
-from diagnostics.contract.formatting import counted
-from diagnostics.contract.invocation import command, typed
+from diagnostics.contract.formatting import command, counted, typed
 from dtk.config.compose import Composed, compose, lists_of_files
 from dtk.config.overrides import parse
 from dtk.config.resume import Resumed, resume

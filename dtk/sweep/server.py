@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from diagnostics.report import markdown
 from dtk.config.overrides import parse
 from dtk.console.output import print_line

@@ -7,8 +7,7 @@ from typing import Any
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import open_regular
-from diagnostics.contract.formatting import counted
-from diagnostics.contract.invocation import typed
+from diagnostics.contract.formatting import counted, typed
 from diagnostics.report import document as doc
 from diagnostics.runs.records import as_mapping, mapping, objects
 from dtk.console.output import print_line, put, rendered

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.invocation import typed
+from diagnostics.contract.formatting import typed
 from dtk.config.schema import Config
 from dtk.models.hf import export_weights, stored_dtype
 from dtk.parallel.context import Context

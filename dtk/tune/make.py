@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.invocation import typed
+from diagnostics.contract.formatting import typed
 from dtk.compare.statistics import FEWEST
 from dtk.config.placement import Placement
 from dtk.config.schema import Config, NCCLConfig

@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from diagnostics.contract.formatting import bytes_text, counted
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import bytes_text, command, counted
 from diagnostics.report.document import Document, Field, Fields, Section, Span, present, table
 from dtk.compare.statistics import METHOD, Estimate, estimate
 from dtk.tune.candidates import Candidate

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import age, bytes_text, counted, region_text, seconds_text
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import age, bytes_text, command, counted, region_text, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report.measures import Breakdown
 from diagnostics.report.runs import COLUMNS, cells_of

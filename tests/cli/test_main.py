@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from diagnostics.report import lines
 from diagnostics.report.runs import listing
 from diagnostics.runs.find import find_run, list_runs

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.errors import DiagnosticsError, ErrorRows
 from diagnostics.contract.files import open_regular, table_beside
-from diagnostics.contract.formatting import UNNAMED, first_of
+from diagnostics.contract.formatting import UNNAMED, command, first_of
 from diagnostics.contract.grouping import grouped
-from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
 from diagnostics.evidence.endings import ORDER, ends_a_rank, of_error

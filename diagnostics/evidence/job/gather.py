@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError, ErrorRows
 from diagnostics.contract.files import open_regular, table_beside
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from diagnostics.contract.suggest import nearest
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure

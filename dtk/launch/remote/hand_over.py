@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.contract.files import read_record
-from diagnostics.contract.invocation import command, typed
+from diagnostics.contract.formatting import command, typed
 from dtk.config.placement import Placement
 from dtk.config.resume import Resumed
 from dtk.console.output import put
@@ -35,7 +35,7 @@ def hand_over(
     point: Resumed, placement: Placement, dry_run: bool, opened: Callable[[RunPaths], None] | None = None
 ) -> int:
     """Submit a run, or print it; DtkError, without a run folder, if it is invalid or the cluster rejects it."""
-    from dtk.plan.engines import planned
+    from dtk.plan.job import planned
 
     launcher = point.composed.config.launcher
     program = "" if dry_run else check_program(launcher.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, read_status, write_json
-from diagnostics.contract.invocation import command
+from diagnostics.contract.formatting import command
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.config.placement import place

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from dtk.plan.compare import VARIANTS, Comparison, Row
-from dtk.plan.engines import Difference
 from dtk.plan.formulas.prediction import Memory, Prediction, Time, Traffic
+from dtk.plan.job import Difference
 from dtk.plan.model import Check, PlanReport
 from dtk.plan.solve import Largest, Point
 

@@ -7,9 +7,8 @@ import pytest
 
 from dtk.errors import DtkError
 from dtk.plan.compare import VARIANTS, Comparison, Row, compare, search
-from dtk.plan.engines import Difference, Machine, differences, machine, predict
 from dtk.plan.formulas.prediction import Prediction, Traffic
-from dtk.plan.job import planned_job
+from dtk.plan.job import Difference, Machine, differences, machine, planned_job, predict
 from dtk.plan.make import Request, make
 from dtk.plan.model import as_json
 from dtk.plan.report import document

@@ -3,8 +3,7 @@
 import pytest
 
 from dtk.errors import DtkError
-from dtk.plan.engines import Machine
-from dtk.plan.job import planned_job
+from dtk.plan.job import Machine, planned_job
 from dtk.plan.solve import at_world_size, largest, parse_world_sizes, scaling
 
 

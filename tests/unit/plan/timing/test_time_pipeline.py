@@ -2,8 +2,7 @@
 
 import pytest
 
-from dtk.plan.engines import Machine, predict
-from dtk.plan.job import planned_job
+from dtk.plan.job import Machine, planned_job, predict
 from dtk.plan.timing.hardware import load_hardware
 from dtk.plan.timing.time import _Job
 
