@@ -67,7 +67,8 @@ def link_faults(stall: Stall) -> LinkFaults:
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     failed = [fact for fact in failed if "process" in fact.fields] or failed  # An exception repeats NCCL's warning.
-    pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
+    attempts = (fact for fact in evidence.facts if fact.kind == "nccl_qp_failed")
+    pairs = [(f, str(f.fields.get("why"))) for f in attempts if ended(f.file, f.line) is not False]
     unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
     without = "followed" if completions else "event" if events else "down" if down else "none"
     return LinkFaults(tuple(failed), tuple(ports), tuple(down), unreached, refused, without, tied)

@@ -265,3 +265,16 @@ def test_an_exception_that_repeats_nccls_warning_is_no_second_event(tmp_path: Pa
     (tmp_path / "job.log").write_text(warned + warned.replace("n1:4242", "n3:77"))
     (root,) = diagnose(tmp_path).root_causes
     assert "10.0.0.2 in common" in text_of(root).summary
+
+
+@pytest.mark.parametrize("why", ["22 Invalid argument", "110 Connection timed out"])
+@pytest.mark.parametrize(
+    ("end", "counts"),
+    [("training finished\n", False), ("", True), ("RuntimeError: NCCL error: unhandled system error\n", True)],
+)
+def test_a_connection_that_failed_in_a_job_that_then_finished_did_not_end_it(
+    tmp_path: Path, why: str, end: str, counts: bool
+) -> None:
+    steps = "".join(f"step {n} loss {4 - n / 50:.4f}\n" for n in range(100))
+    (tmp_path / "job.log").write_text(f"{steps}{QP}{why}\n{end}")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["network.link_fault"] * counts
