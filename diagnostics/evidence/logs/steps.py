@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, islice, pairwise, repeat
 from math import inf, isfinite, nan
 from statistics import median
 
@@ -46,6 +46,8 @@ _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["
 BARS = "".join(_TABLE["bars"]).encode()
 OVERFLOW = "".join(_TABLE["overflow"]).encode()
 _CHANGE = re.compile("".join(_TABLE["change"]).encode())
+_NAMES, _MOST = [name.encode() for name in _TABLE["setting"]], 50  # Changes that are read of a block of lines.
+_SHIFT = re.compile("".join(_TABLE["shift"]).replace("<S>", "|".join(_TABLE["setting"])).encode())
 _REMARK = 2000  # Chosen: characters between two steps in which a change is announced.
 
 
@@ -105,7 +107,8 @@ class Steps(Struct):
     resumes: "array[int]" = field(default_factory=lambda: array("q"))
     """Lines that say that a state was loaded, or that the processes were started again, in ascending order."""
     announced: dict[bytes, set[int]] = field(default_factory=dict)
-    """A line that names a change of the data, the loss or the schedule, without its numbers -> the steps below it."""
+    """A line that names a change of the data, the loss or the schedule, without its numbers, or what was changed -> the
+    steps from there."""
     bars: Series = field(default_factory=Series)
     """The states of progress bars, also of other work than steps."""
     near_s: float = 0.0
@@ -203,6 +206,8 @@ class Steps(Struct):
             self._read(BARS, self.bars, data, number)
         if not any(word in data for word in (b"oss", _WORDS["DeepSpeed"], _WORDS["BasicSR"])):
             return
+        for shift in islice(_SHIFT.finditer(data), _MOST if any(name in data for name in _NAMES) else 0):
+            self.announced.setdefault(shift["name"], set()).add(number + data.count(b"\n", 0, shift.end("at")))
         for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
             series = self.series.get(trainer, Series())
             if word in data and self._read(FORMATS[trainer], series, data, number):

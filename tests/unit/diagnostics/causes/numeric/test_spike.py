@@ -1,6 +1,8 @@
 """`numeric.spike` from the lines that trainers print of their steps."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -217,6 +219,32 @@ def test_a_shift_that_the_log_announces_is_only_a_suspicion(tmp_path: Path, log:
     assert [root.cause for root in report.root_causes] == ["numeric.spike"] * (not meant)
     (finding,) = (each.finding for each in report.findings if each.finding.cause == "numeric.spike")
     assert finding.suspected is meant and ("announces a change" in text_of(finding).summary) is meant
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [
+        (lambda n: f"seq_len {1024 if n < 60 else 8192}", True),
+        (lambda n: f"stage={1 + (n >= 60)},", True),
+        (lambda n: f"'data_source': '{'web' if n < 60 else 'code'}',", True),
+        (lambda n: f"batch size: {512 if n < 60 else 1024:5} |", True),
+        (lambda n: f"phase: {'main' if n else 'warmup'}", False),  # At another step.
+        (lambda n: f"seq_len {512 + n % 7}", False),  # It changes all the time.
+        (lambda n: f"lr {1e-4 if n < 60 else 1e-3}", False),  # What makes a loss rise announces nothing.
+        (lambda n: f"epoch {n // 60}", False),
+        (lambda n: f"mem {20 if n < 60 else 40} GB", False),
+        (lambda n: "stage 1", False),
+    ],
+)
+@pytest.mark.parametrize("told", [(), ("saved 60",)])
+def test_a_setting_in_the_steps_that_changes_with_the_loss_announces_its_shift(
+    tmp_path: Path, setting: Callable[[int], str], meant: bool, told: tuple[str, ...]
+) -> None:
+    rows = iter(range(1000))
+    log = re.sub(" loss", lambda _: f" {setting(next(rows))} loss", shifted(*told))
+    (tmp_path / "train.log").write_text(log)
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == ["numeric.spike"] * (not meant)
 
 
 @pytest.mark.parametrize(("search", "count"), [(True, 0), (False, 1)])
