@@ -15,8 +15,7 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import log, watch
 
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
-"""The remedy: debug the program, do nothing now (the job continues), restart the job, reset the device, reboot, or
-replace the device."""
+"""The remedy: debug the program, nothing (the job continues), restart the job, reset or replace the device, reboot."""
 _TABLE = table_beside(__file__)
 XIDS: dict[int, After] = _TABLE["xids"]
 MEANINGS: dict[int, str] = _TABLE["meanings"]  # 0 is the entry for all other Xids.

@@ -42,8 +42,7 @@ class Misfit(Struct, Generic[C], frozen=True):
 
 
 Sides = Mapping[int, tuple[Sequence[int], Sequence[int], C]]
-"""Rank -> what it sends to each member of its group, what it expects of each, and its call. One number stands for all
-members, none for 0."""
+"""Rank -> what it sends to each of its group, what it expects of each, and its call; one number: all, none: 0."""
 
 
 def misfits(sides: Sides[C], members: Sequence[int], root: int | None = None) -> Iterator[Misfit[C]]:

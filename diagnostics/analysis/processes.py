@@ -26,8 +26,7 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
         from concurrent.futures import ProcessPoolExecutor  # Imported here: most diagnoses are of one log or trace.
         from multiprocessing import get_context
 
-        # fork() saves the imports, but is only safe with a single thread: another thread may hold a lock, which would
-        # never be released in the copy.
+        # fork() saves the imports, but is only safe with a single thread: a lock of another would never be released.
         alone = sys.platform == "linux" and threading.active_count() == 1
         try:
             with ProcessPoolExecutor(workers, mp_context=get_context("fork" if alone else "spawn")) as pool:

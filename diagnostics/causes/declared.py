@@ -42,11 +42,10 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
 class Texts:
     """The rows under `texts` in the YAML file of a cause. They are filled in when the report is written.
 
-    A row holds `summary`, `measured`, `missing` and `remedies`, each of them optional; or it is a plain string:
-    a summary alone, or a phrase. It may refer to the finding's `{ranks}` and `{victims}`, and to the `{finding}`
-    itself, in addition to the figures passed (`contract.formatting.filled`). If several rows are selected, their
-    summaries and remedies are concatenated. The `override` of a remedy replaces its change if the figure
-    `is_dtk` is true.
+    A row holds `summary`, `measured`, `missing` and `remedies`, all optional, or is a string: a summary or a phrase.
+    It may refer to the finding's `{ranks}` and `{victims}`, and to the `{finding}` itself, besides the figures passed
+    (`contract.formatting.filled`). If several rows are selected, their summaries and remedies are concatenated. The
+    `override` of a remedy replaces its change if the figure `is_dtk` is true.
     """
 
     def __init__(self, file: str) -> None:

@@ -2,8 +2,7 @@
 
 Every file in a family's folder is a cause. To add one, add `diagnostics/causes/<family>/<name>.py`, which ends in
 `CAUSE = declared(...)`, and its table `<name>.yaml`. If others of its family are decided in the same way, the table is
-enough: its `decided_by` names the module whose `CAUSE_OF` makes the cause. Files whose names start with an underscore
-hold code shared by a family.
+enough: its `decided_by` names the module whose `CAUSE_OF` makes the cause. Files `_<name>.py` hold code of a family.
 """
 
 import os

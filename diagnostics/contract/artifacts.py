@@ -72,8 +72,7 @@ class RunPaths:
     events = _Of[[int]]("events/rank_{:05d}.jsonl", "Of a rank: spans and lifecycle events, JSON lines.")
     heartbeat = _Of[[int]]("heartbeat/rank_{:05d}.json", "Step, open region and time of a rank, rewritten in place.")
     start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
-    """Progress of a rank of a watched command towards its process group, by attempt and rank; written by
-    `dtk.record.inject`."""
+    """Progress of a watched rank towards its process group, by attempt and rank; written by `dtk.record.inject`."""
     question = _At("start/asked", "Created to ask the ranks of a watched command to report where they are.")
     answer = _Of[[int]]("start/answer_{:05d}.json", "How long it has been idle (`idle_s`), whether in a call.")
     flight = _Of[[int]]("flight/rank_{:05d}.pickle", "Flight-recorder dump with stacks, written when it fails.")

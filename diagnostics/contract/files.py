@@ -1,6 +1,4 @@
-"""Opens untrusted files (opening a pipe could block forever), and replaces dtk's files atomically. Modes follow the
-umask.
-"""
+"""Opens untrusted files (a pipe could block forever), and replaces dtk's files atomically. Modes follow the umask."""
 
 import datetime
 import errno

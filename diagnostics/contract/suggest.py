@@ -12,8 +12,7 @@ _TIE = 0.1  # Names with a larger distance to the best match are omitted.
 def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float = _CLOSE, dot: str = ".") -> list[str]:
     """Return candidates that resemble `word`, best first.
 
-    `close` is the minimum similarity; `dot` separates the parts of a name (`/` for files in one folder, whose names are
-    not split).
+    `close` is the minimum similarity; `dot` separates the parts of a name (`/` for files, which are not split).
     """
     section, _, leaf = word.rpartition(dot)
     scores = {}

@@ -25,8 +25,7 @@ _GROWTH_FREE_BYTES = 256 << 20
 
 _LIST_BYTES, _DICT_BYTES = 104, 232
 MOST_VALUES = 4_000_000
-"""Maximum number of values, where shared parts count each time, as readers may copy them. A dump of 2,000 calls with 50
-frames each has 400,000."""
+"""Limit of values; shared ones count each time, as readers may copy them. 2,000 calls of 50 frames are 400,000."""
 
 _STOP, _FRAME, _LONG1, _LONG4 = 0x2E, 0x95, 0x8A, 0x8B
 _TUPLES = frozenset(b"t\x85\x86\x87")
@@ -99,8 +98,7 @@ def loads(data: bytes, limits: Limits) -> Any:
 def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
     """Refuse a value that contains itself, or more than `most` values, where shared ones count each time.
 
-    A pickle of a kilobyte can share lists so often that a copy does not fit into memory. Does not recurse. ValueError
-    if the value is refused.
+    A pickle of a kilobyte can share lists so often that no copy fits into memory. Never recurses. Raises ValueError.
     """
     sizes: dict[int, int] = {}  # Object id -> number of values; 0 while they are being counted.
     open_ = [value] if type(value) in (list, dict, tuple) else []

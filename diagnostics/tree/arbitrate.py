@@ -20,8 +20,7 @@ _TEXTS, _BASES = Texts(__file__), get_args(Basis)
 _EXCLUDED: frozenset[Outcome] = frozenset(table_beside(__file__)["finished_excludes"])
 SHARE = 0.33  # A cause that costs less than this share of another finding is not why that one is there.
 MINOR = 0.1
-"""Share of a step below which a slow cause comes after a risk that is certain and measured, such as a leak: that one
-ends the job. A convention."""
+"""Chosen: share of a step below which a slow cause comes after a measured risk that ends the job, such as a leak."""
 _ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 5}
 
 

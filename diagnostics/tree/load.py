@@ -1,7 +1,6 @@
 """Makes the fault trees: the built-in ones from the causes and their branches, and custom ones from YAML.
 
-Custom trees are passed with `--tree`; the format is in docs/diagnose.md. They are read strictly: an unknown key, gate
-or id is a one-line error.
+Custom trees are passed with `--tree` (docs/diagnose.md), and read strictly: unknown keys, gates, ids are an error.
 """
 
 from collections import Counter

@@ -1,6 +1,4 @@
-"""Launches ranks, here or under torchrun or Slurm, for one preset or two in turns, and builds the report from their
-figures. Times nothing itself.
-"""
+"""Launches ranks, for one preset or two in turns, and builds the report from their figures. Times nothing itself."""
 
 import dataclasses
 import json

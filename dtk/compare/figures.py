@@ -65,8 +65,7 @@ def times_s(run: RunRecord) -> list[float]:
 def figures(variants: Sequence[Variant], *, ratios: bool) -> list[Figure]:
     """Return all quantities that at least one variant has.
 
-    The first variant of each batch is the baseline of its ratios, which `ratios=False` omits, as the runs are not
-    comparable.
+    The first variant of each batch is the baseline of its ratios; `ratios=False` if runs are not comparable.
     """
     rows = [
         Figure(key, **texts, cells=tuple(_cells(key, variants, ratios)))

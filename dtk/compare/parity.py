@@ -36,8 +36,7 @@ def task(run: RunRecord) -> str:
 def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tolerance: float | None) -> list[Check]:
     """Return every condition, over all compared runs.
 
-    With `weak` the global batch grows with the ranks, so its effects are not compared. Without `tolerance`, that of the
-    losses follows from the dtype.
+    With `weak` the global batch grows with the ranks: its effects are not compared. `tolerance` None: by the dtype.
     """
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
     # One data-parallel rank, of which parity.json says null, fits every reduction.

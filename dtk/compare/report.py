@@ -1,6 +1,4 @@
-"""Builds the document of a comparison (the answer, the reasons, the figures, parity and disturbances), and its JSON,
-`dtk.comparison/1`.
-"""
+"""Builds the document of a comparison (answer, reasons, figures, parity, disturbances), and JSON `dtk.comparison/1`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast

@@ -25,8 +25,7 @@ def description(path: Path) -> str:
 def help_text(which: str = "") -> str:
     """Return the groups of the configuration and their options as text.
 
-    `which` is empty for names only; a group or `all` for its options with descriptions. DtkError if the group is
-    unknown.
+    `which` is empty for names only; a group or `all` for options with descriptions. DtkError if no such group.
     """
     options_of = groups([conf_folder()])
     if which not in ("", ALL, *options_of):

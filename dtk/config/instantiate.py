@@ -31,8 +31,7 @@ def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: 
 
     `allow` are import paths, or prefixes that end in `.*`, in addition to `ALLOWED`. The signature and the base class
     `kind` are checked before the call. DtkError if the target is not allowed, does not exist, is not a class of this
-    kind, or does not accept these arguments. Exceptions of the target itself propagate unchanged: it is the user's
-    code.
+    kind, or does not accept these arguments. Exceptions of the target itself, the user's code, propagate unchanged.
     """
     return find_class(target, arguments, allow, kind)(**arguments)
 
@@ -40,8 +39,7 @@ def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: 
 def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> None:
     """Check what `instantiate` checks, as far as possible without importing or calling anything.
 
-    Arguments are checked only if the module is already imported. DtkError if the target is not allowed, or certainly
-    does not exist.
+    Arguments are checked only if the module is imported already. DtkError if not allowed, or certainly absent.
     """
     _check_allowed(target, allow)
     if locate(target) in sys.modules:

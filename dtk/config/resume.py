@@ -107,8 +107,7 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
 
     The new run is written next to that run if the user's configuration agrees, else to the default runs folder: an
     untrusted folder must not decide where files are written. DtkError if no such run, a damaged folder, an override
-    that does not fit, a folder of somebody else without `trust`, or a setting of the folder that would execute
-    something.
+    that does not fit, a folder of somebody else without `trust`, or a setting of it that would execute something.
     """
     option = f"--rerun {run}"
     check_owner(run, option, trust=trust)

@@ -1,7 +1,6 @@
 """Converts plain values to the typed Config and back, strictly: an unknown key or wrong type is a one-line error.
 
-This check runs after composing, so it also finds typos inside YAML files and keys added by `+key=`. Rules between keys
-are in `checks`.
+It runs after composing, so it also finds typos in YAML files and keys added by `+key=`. Rules between keys: `checks`.
 """
 
 import dataclasses

@@ -82,8 +82,7 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
 
     A text alone is a flag, or a common option (options.toml) with a help of its own; `true` is a common option as it
     is. `whole = [least, most]` and `above_zero = most` bound a number, whose default ends the help; options with the
-    same `either` exclude each other. `{name}` is replaced by its value: within a text, a sequence is joined; alone, any
-    object.
+    same `either` exclude each other. `{name}` is replaced by its value: in a text, a sequence is joined; alone, any.
     """
     common, groups = read_options(__file__), dict[str, argparse._ActionsContainer]()
     values = {**common["values"], **values}
@@ -127,8 +126,7 @@ def add_command(
 ) -> Parser:
     """Add a subcommand.
 
-    Its table has help, usage, text, defaults and options, all but the first optional. A command without `run` prints
-    its help.
+    Its table has help, usage, text, defaults and options, all but the first optional. Without `run` it prints its help.
     """
     about, text = str(table["help"]), str(table.get("text", name))
     parser: Parser = commands.add_parser(name, text=text, values=values, help=about, usage=table.get("usage"))

@@ -29,8 +29,7 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
 
     Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every epoch contains
     every id once, in its own order. A batch may extend into the next epoch. Time and memory are O(global_batch_size),
-    whatever the size: ids are made for a block of steps at a time, because numpy's fixed cost per call is most of what
-    a small batch costs.
+    whatever the size: ids are made for a block of steps, as numpy's fixed cost per call is most of a small batch's.
     """
     steps = max(1, min(_BLOCK, size) // global_batch_size)  # At most one epoch of tiny data: each has its own keys.
     block, within = divmod(step, steps)

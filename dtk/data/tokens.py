@@ -75,8 +75,7 @@ def token_file(config: TokensData) -> Tokens:
     """Memory-map a flat binary file of ids in native byte order, or an array that `numpy.save` wrote.
 
     All ids of a file up to 64 MiB are checked; of a larger one 64 chunks of 1 MiB spread over it, and the recorded hash
-    then covers these chunks and the size. DtkError if the file is missing, has another dtype, or has an id outside the
-    vocabulary.
+    then covers these and the size. DtkError if the file is missing, has another dtype, or an id outside the vocabulary.
     """
     path = Path(config.path).expanduser()
     _errors.refuse({"no_file": not path.is_file()}, path=config.path)
@@ -140,8 +139,7 @@ def _checked(ids: np.ndarray, config: TokensData) -> dict[str, str]:
 class LanguageDataset(Dataset):
     """Windows [sequence_length + 1] of a stream: inputs all but the last token, targets all but the first.
 
-    The last validation_fraction of the windows are held out; training ends one token before the first of them, so that
-    not even a target is shared.
+    The last validation_fraction of the windows are held out; training ends a token earlier, so no target is shared.
 
     Raises:
         DtkError: the stream is too short for one window of training and one of validation.

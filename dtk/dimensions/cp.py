@@ -1,6 +1,5 @@
 """Context parallel: each sequence is split over the ranks of `cp`, which communicate in attention only. `ulysses`
-(Jacobs et al. 2023) exchanges tokens for heads and back; `ring` exchanges keys and values in a ring
-(`dtk.parallel.ring_attention`).
+(Jacobs et al. 2023) exchanges tokens for heads and back; `ring` keys and values in a ring (`parallel.ring_attention`).
 """
 
 from __future__ import annotations

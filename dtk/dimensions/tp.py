@@ -63,8 +63,7 @@ def declare(
 ) -> list[Collective]:
     """Return what the ranks of a `tp` group send each other in a step.
 
-    `partial` are the local shapes of parameters whose gradients are partial sums; `blocks` those of a pipeline stage
-    (None = the whole model).
+    `partial` are local shapes of parameters whose gradients are partial sums; `blocks` a stage's (None = the model's).
     """
     if mesh.tp == 1:
         return []

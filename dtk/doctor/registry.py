@@ -1,6 +1,4 @@
-"""All checks in execution order, the selection among them, and their execution, each with a time limit: none can stop
-the others.
-"""
+"""All checks in order, the selection among them, and their execution with time limits: none stops others."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,8 +29,7 @@ SLACK_S = 30.0
 def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:
     """Return the checks to run on each node, and the names of those to run between nodes.
 
-    Both hold names of checks or topics, each may be a comma-separated list; no `only` means all. DtkError if a name is
-    unknown, or no check is left.
+    Both hold (comma-separated) names of checks or topics; no `only` = all. DtkError if one is unknown, or none left.
     """
     named, excluded = _names(only, "--only"), _names(skip, "--skip")
     checks = tuple(c for c in CHECKS if (not named or {c.name, c.topic} & named) and not {c.name, c.topic} & excluded)

@@ -1,6 +1,4 @@
-"""Faults of a layout: sharded parameters gathered in the wrong place, or one stage, tensor-parallel rank or expert that
-deviates from the others.
-"""
+"""Faults of a layout: parameters gathered in the wrong place, or one stage, tensor-parallel rank or expert deviates."""
 
 import functools
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""A run on this machine: starts the ranks with torch's elastic agent in the parent's process, follows them, and writes
-the final status.
-"""
+"""A run on this machine: starts ranks with torch's elastic agent in this process, and writes the final status."""
 
 import json
 import logging

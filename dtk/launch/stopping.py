@@ -16,8 +16,7 @@ STOPPED = tuple(128 + number for number in STOPPING)  # Exit codes of a stopped 
 class StopSignals:
     """While active, converts the first signal to a stop request and the second to immediate termination.
 
-    A hangup is only a request, however often it is received: the kernel and the shell both send one when a terminal is
-    closed.
+    A hangup is only a request, however often it comes: kernel and shell both send one when a terminal is closed.
     """
 
     def __init__(self) -> None:

@@ -63,8 +63,7 @@ def check_blocks(config: Config, model: nn.Module) -> None:
 def check_custom(config: Config) -> None:
     """Build a custom model on the meta device if the configuration uses features that only some models support.
 
-    Other errors of the model are left to the ranks, which build it for real. DtkError if the model has no blocks, or
-    `model.wrap` matches nothing.
+    Other errors of the model are left to the ranks, which build it. DtkError without blocks, or if `wrap` matches none.
     """
     needs = config.train.compile or config.train.activation_checkpoint_every or config.model.wrap
     needs = needs or getattr(config.model, "path", None)  # Whether a model of transformers suits its task.

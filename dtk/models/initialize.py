@@ -24,8 +24,7 @@ def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads:
     """Initialize a parameter in place, without communication: of a DTensor, shards or replicas, only this rank's shard.
 
     `name` is fully qualified, the same under every strategy: it selects the random stream. `heads` are those by which
-    its rows are fused (`dtk.models.blocks`); None = rows are stored in their logical order. ValueError if a DTensor
-    that is placed in another way.
+    its rows are fused (`dtk.models.blocks`); None = rows in their logical order. ValueError for other placements.
     """
     local, piece = local_piece(parameter)
     if initial.kind != "normal":

@@ -42,8 +42,7 @@ def named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
     """Choose the modules that `wrap` names as the blocks of this model.
 
-    They are class names (`MyBlock`) or patterns of qualified names (`encoder.layers.*`). DtkError if an entry matches
-    no module.
+    They are class names (`MyBlock`) or patterns of qualified names (`encoder.layers.*`). DtkError if one has no match.
     """
     chosen: set[str] = set()
     for entry in wrap:

@@ -81,8 +81,7 @@ def meet(timeout_s: float) -> PrefixStore:
         store = loopback.serve_store(port, timeout_s)
     else:
         store = next(rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))[0]
-    # The elastic agent keeps one store over its restarts: without a prefix the ranks of a new attempt would find the
-    # addresses of the previous ranks.
+    # The elastic agent keeps one store over its restarts: without a prefix new ranks would find the previous addresses.
     return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -90,8 +89,7 @@ def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh |
     """Join the process group of all ranks.
 
     A rank uses device local_rank modulo the number of devices; `backend` is that of the groups that carry gradients and
-    parameters. Without a mesh all ranks are replicas, as where nothing is trained. RuntimeError if not all ranks
-    joined.
+    parameters. Without a mesh all ranks are replicas, as where nothing is trained. RuntimeError unless all joined.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     place = torch.device("cpu")

@@ -19,8 +19,7 @@ class Agreement:
     """Sums over all ranks; reading one waits for the slowest rank."""
 
     values: torch.Tensor
-    """int64 [3]: ranks that request a stop (2^32 for one whose callback does), valid targets, mixed sample ids (modulo
-    2^64)."""
+    """int64 [3]: ranks that request a stop (2^32 if a callback does), valid targets, mixed sample ids (modulo 2^64)."""
     work: dist.Work | None
 
     def _wait(self) -> torch.Tensor:
@@ -53,8 +52,7 @@ class Agreement:
 def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *, enough: bool = False) -> Agreement:
     """Start the exchange of one step; every rank must call it once per step.
 
-    `samples` is the sum of this rank's mixed sample ids as int64; `enough` whether one of its callbacks requests a
-    stop.
+    `samples` is the sum of this rank's mixed sample ids as int64; `enough` whether a callback of its requests a stop.
     """
     counts = int(context.leads)  # Only one of the ranks that share the work on the same samples counts.
     words = [int(stop) + _ENOUGH * int(enough), counts * valid_targets, counts * samples]
@@ -85,8 +83,7 @@ def sum_over_ranks(context: Context, values: torch.Tensor) -> torch.Tensor:
 def share_buffers(context: Context, model: nn.Module) -> None:
     """Broadcast rank 0's buffers, such as BatchNorm's running statistics, which differ with each rank's samples.
 
-    Every rank must call it before an evaluation and before a checkpoint, so that neither depends on whose copy is used.
-    Pipeline stages are not changed.
+    Every rank must call it before evaluations and checkpoints, which then depend on no copy. Stages are not changed.
     """
     if context.world_size == 1 or context.mesh.pp > 1:
         return

@@ -209,8 +209,7 @@ class PowerSGD(ErrorFeedback):
             min_compression_rate=MIN_COMPRESSION_RATE,
             use_error_feedback=feedback,
         )
-        # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks could pair the
-        # reductions of different buckets.
+        # Gloo runs the callbacks of several buckets on own threads in any order: ranks could pair different buckets.
         self.one_at_a_time = dist.get_backend(group) == "gloo"
         self.sizes: dict[Tensor, tuple[int, int, int]] = {}
         """Rows, columns and rank of the factors of each parameter; the rank is 0 if it is sent whole."""

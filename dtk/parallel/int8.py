@@ -13,8 +13,7 @@ from dtk.parallel.compression import BLOCK, BLOCK_BYTES, BLOCKS_AT_ONCE, int8_bl
 def quantize(blocks: Tensor) -> Tensor:
     """Quantize float32 [blocks, 256] to uint8 [blocks, 260]: int8 elements, then the float32 scale.
 
-    An element changes by at most 1/254 of the largest in its block. A block with a non-finite element is dequantized
-    without finite elements.
+    An element changes by at most 1/254 of the largest in its block; a non-finite one makes all of its block non-finite.
     """
     packed = blocks.new_empty(len(blocks), BLOCK_BYTES, dtype=torch.uint8)
     for chunk, into in zip(torch.split(blocks, BLOCKS_AT_ONCE), torch.split(packed, BLOCKS_AT_ONCE), strict=True):

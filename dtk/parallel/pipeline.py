@@ -269,8 +269,7 @@ def forward_only(pipeline: Pipeline, micro_batches: int) -> tuple[Order, ...]:
 
 
 def stage_sizes(layers: int, stages: int, head_blocks: float = 0.0) -> list[int]:
-    """Return the blocks per stage, with the smallest possible maximum; the first stage, which embeds, is not a larger
-    one.
+    """Return the blocks per stage, with the smallest possible maximum; the first, which embeds, is no larger one.
 
     `head_blocks` is the cost of the last stage's output projection in blocks.
     """

@@ -82,8 +82,7 @@ def communication(op: str, size_bytes: int, group: str) -> AbstractContextManage
 def observe(observers: Iterable[Observer], report: Callable[[str, object], None] | None = None) -> None:
     """Install the observers of this process.
 
-    They are called in this order; none switches regions off. `report` gets a topic and the exception when a failed
-    observer is removed.
+    They are called in this order; none switches regions off. `report` gets topic and exception of a removed one.
     """
     global _observers, _report
     _observers, _report = tuple(observers), report

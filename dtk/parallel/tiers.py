@@ -136,8 +136,7 @@ class Tier:
     def reserve(self, parameters: Sequence[Tensor], build: Build) -> None:
         """Allocate all states before the first step.
 
-        A trial step of the optimizer that `build` returns determines the fields of the states. DtkError if there is too
-        little space.
+        A trial step of the optimizer that `build` returns determines the states' fields. DtkError if space is lacking.
         """
         fields = state_fields(build)
         sizes = [_local(p).numel() * dtype.itemsize for p in parameters for dtype in fields.values()]

@@ -30,8 +30,7 @@ def planned_job(
 ) -> Composed:
     """Compose a job, check it for `world_size` ranks, and divide the batch over them.
 
-    Without `world_size`, `launcher.world_size` or the ranks that `dtk run` would start count; without `devices`, those
-    of this machine.
+    `world_size` None: `launcher.world_size`, or the ranks that `dtk run` would start; `devices` None: this machine's.
 
     Returns:
         The job with `train.micro_batch_size` and `launcher.world_size` set. A default global batch that is not
@@ -130,8 +129,7 @@ class Difference:
 def machine(config: Config, hardware: Hardware | None, choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas cover dtk's own models, data and optimizers; a job with a custom one is simulated, unless `choice` is
-    closed_form.
+    The formulas cover dtk's own models, data and optimizers; with custom ones it is simulated, unless closed_form.
     """
     launcher = config.launcher
     here = launcher.nproc if isinstance(launcher.nproc, int) else NODE

@@ -159,8 +159,7 @@ def simulate(
     """Simulate ranks in ascending order, as the lowest mostly decides for the others.
 
     Records are added to `collected`. The body enforces `limit_s`, and a process that exceeds it is killed; `spoiled` as
-    in `Exchange`. With `live` all ranks are simulated concurrently, at most MOST_LIVE_RANKS. DtkError if a body raised
-    it.
+    in `Exchange`. With `live` all ranks, at most MOST_LIVE_RANKS, are simulated concurrently. Raises a body's DtkError.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # Sums of live ranks are computed here, and torch's threads do not survive a fork.

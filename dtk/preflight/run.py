@@ -268,8 +268,7 @@ def representatives(
 ) -> dict[int, int]:
     """Return a mapping from every rank to the rank that is simulated for it.
 
-    `named` ranks are configured by number, such as that of a fault; of the dimensions `apart`, such as a pipeline's,
-    each coordinate is a class.
+    `named` ranks are configured by number, as a fault's; each coordinate of `apart` ones, as a pipeline's, is a class.
     """
     own = {0, world_size - 1, *named}
     first: dict[tuple[str, ...], int] = {}
@@ -322,8 +321,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
 def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
     """Return whether one rank can represent another.
 
-    `apart`: each coordinate is a separate class along dimensions with point-to-point calls; otherwise no rank may send
-    to a rank by its number.
+    `apart`: each coordinate is a class along dimensions with point-to-point calls; else no rank may send to a number.
     """
     simulated = list(records)
     for record in simulated:

@@ -135,8 +135,7 @@ def _end(end: End) -> str:
 def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> Report:
     """Return the report on stuck ranks.
 
-    `evidence` is the stuck state (`dtk.preflight.evidence`). Without the divergence of the whole programs, the calls up
-    to the stall count.
+    `evidence` is the stuck state (`preflight.evidence`). Without a divergence of programs, calls up to the stall count.
     """
     registry = collect()
     evidence.problems.extend(registry.problems)

@@ -52,8 +52,7 @@ def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
 def dump(path: Path) -> None:
     """Write this rank's ring with Python stacks: NCCL's, or the host's without NCCL; nothing if no call is recorded.
 
-    If both hold collectives, the host's is written next to it as `rank_00000.host.pickle`. OSError if the folder is
-    full or read-only.
+    If both hold collectives, the host's is next to it: `rank_00000.host.pickle`. OSError if it cannot be written.
     """
     with _without_inductor():
         rings = {name: ring for name, function in _dumps().items() if _load(ring := function()).get("entries")}
@@ -147,8 +146,7 @@ class BlackBox:
     """Thread that saves the last collectives to a file, so that they survive a SIGKILL.
 
     Every `every_s` seconds it writes step, region and each group's counters. The entries themselves are expensive, so
-    they are refreshed as often as SHARE allows, and immediately when the counters stop: training is then blocked
-    anyway, and they are the evidence.
+    they are refreshed as often as SHARE allows, and at once when the counters stop: training is then blocked anyway.
     """
 
     def __init__(self, paths: RunPaths, rank: int, attempt: int, every_s: float) -> None:

@@ -81,8 +81,7 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
     """Return the commit, whether files differ from it, and the hash of the difference; None without git or a commit.
 
     The difference consists of changes to tracked files and of untracked, not ignored files, except those that dtk
-    itself writes: each run would be a code change for the next. Those in `runs_folders` are ignored; other run folders
-    are recognized by their content.
+    itself writes: each run would be a code change for the next. Run folders: `runs_folders`, others by their content.
     """
     ends_s = time.monotonic() + GIT_TIMEOUT_S
 
@@ -204,8 +203,7 @@ def environment() -> dict[str, str]:
 def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], standing: Path) -> list[bytes]:
     """Return the files that are neither in a run folder nor in a folder that holds run folders.
 
-    A folder with tracked files, or the one where the user stands, is one of code whatever it holds; the run folders in
-    it are not.
+    One with tracked files, or where the user stands, is code whatever it holds; the run folders in it are not.
     """
     code = {b"", *_above(os.fsencode(os.path.relpath(standing.resolve(), root.resolve())) + b"/")}
     for name in tracked:

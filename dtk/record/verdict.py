@@ -179,8 +179,7 @@ def _alike(places: list[Place]) -> list[list[Place]]:
 def desync_text(group: str, first_position: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
     """Describe the calls that differ between ranks.
 
-    Ranks diverged at `first_position`, which may be before `position`, where their calls differ; `sides` is empty if
-    that was too long ago.
+    Ranks diverged at `first_position`, maybe before `position`, where calls differ; `sides` is empty if too long ago.
     """
     if not sides:
         return f"ranks called different collectives at position {position}, too long ago to be still recorded"
@@ -195,8 +194,7 @@ def stall_text(
 ) -> str:
     """Describe where stalled ranks are.
 
-    `stood_s` are seconds without progress; `departed` ranks no longer participate -> `failed` or `end`; `sides` are the
-    others, grouped by place.
+    `stood_s`: seconds without progress; `departed` ranks -> `failed` or `end`; `sides` are the others, by place.
     """
     clauses = []
     if silent:

@@ -83,8 +83,7 @@ class Observed:
 def simulate_step(config: Config, rank: int, world_size: int, local_size: int, edge: int) -> Observed:
     """Set up one rank, run steps until all states exist, and observe the next one (usually the second).
 
-    `edge` blocks at either end of the model are separate parts. DtkError if the model reads values or fails, or this
-    torch cannot simulate.
+    `edge` blocks at both ends of the model are parts of their own. DtkError if it reads values or cannot be simulated.
     """
     train, strategy = dataclasses.replace(config.train, compile=False), config.strategy.in_memory()
     off = RecordConfig(level="off")

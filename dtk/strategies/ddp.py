@@ -214,8 +214,7 @@ class DDP(Strategy):
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Return `no_sync` for all micro-batches except the last.
 
-        With static_graph DDP records the graph in the very first backward, which must synchronize: one additional
-        reduction in the run.
+        With static_graph DDP records the graph in the first backward, which must synchronize: one more reduction.
         """
         first, self.ran_backward = not self.ran_backward, True
         if not hasattr(wrapped, "no_sync") or last or (first and self.config.static_graph):
@@ -275,12 +274,10 @@ def bucket_reduction(config: DDPConfig, members: Sequence[int], shapes: Sequence
     elif kind == "topk":
         gathered = topk_bytes(elements, config.topk_ratio, ranks)
         calls = [("all_gather", gathered)]
-        # TopK holds a parameter's absolute values, or all that is gathered, and this rank's values and indices (8
-        # bytes).
+        # TopK holds a parameter's absolute values, or all that is gathered, and the rank's values and indices, 8 bytes.
         beside = max(4 * max(elements), gathered + 36 * gathered // (8 * ranks))
     elif kind == "powersgd":
-        # Tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1); the library reduces all
-        # three even if one is empty.
+        # Tensors too small to compress, then P and Q (Vogels et al. 2019, alg. 1); even an empty one is reduced.
         matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
         factors = [(n, m, r) for n, m in matrices if (r := factor_rank(n, m, config.powersgd_rank))]
         whole = sum(elements) - sum(n * m for n, m, _ in factors)

@@ -57,8 +57,7 @@ class Point:
     def thaw(self, sweep: str) -> Resumed:
         """Return the point as a separate run, as it was composed, even if conf/ has changed since.
 
-        W&B groups its runs by the id of the `sweep`, unless another group was chosen. DtkError if the stored values do
-        not fit this version of dtk.
+        W&B groups its runs by the id of the `sweep`, or as chosen. DtkError if the values do not fit this dtk.
         """
         try:
             origins = loads(self.origins.encode())

@@ -45,8 +45,7 @@ from dtk.sweep.search import Search
 from dtk.sweep.summary import look, print_ending, tried
 
 Follow = Callable[[Trial], AbstractContextManager[Event]]
-"""Watches a run as long as the context is open, and may stop it, which the event says; `trial.run` is set once its run
-folder exists."""
+"""Watches a run while the context is open, and may stop it (event). `trial.run` is set once its folder exists."""
 
 
 class Runner:

@@ -41,8 +41,7 @@ def assemble(
     """Build data, model, strategy, optimizer and checkpoints, and restore `checkpoint`.
 
     The recorder has been started, so that it records the collectives of the set-up. Without a checkpoint training
-    starts from step 0; `built` are data and parts that were built before. DtkError if the model, the data or the
-    checkpoint cannot be used.
+    starts from step 0; `built` are data and parts built before. DtkError if model, data or checkpoint cannot be used.
     """
     dataset, parts = built or (build_dataset(config.data, config.allow_targets), set_up(config, context))
     about_job: dict[str, Any] = {"model": config.model.name, "strategy": config.strategy.name, "seed": config.seed}

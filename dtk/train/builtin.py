@@ -87,8 +87,7 @@ class EMA(Callback):
 class BestCheckpoint(Best):
     """Saves a checkpoint whenever an evaluation metric reaches a new best, and keeps the best one.
 
-    It is kept in addition to the `checkpoint.keep` newest ones; `checkpoints/best.json` names it. Arguments: see
-    `Best`.
+    It is kept besides the `checkpoint.keep` newest ones; `checkpoints/best.json` names it. Arguments: see `Best`.
     """
 
     step: int | None = None
@@ -119,8 +118,7 @@ class BestCheckpoint(Best):
 
 
 class Samples(Callback):
-    """Generates text with a language model after each evaluation; prints it and records it in metrics.jsonl as
-    `samples`.
+    """Generates text with a language model after each evaluation; prints and records it in metrics.jsonl as `samples`.
 
     All ranks compute the same tokens, so it works with every strategy whose forward returns whole logits.
 

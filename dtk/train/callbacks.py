@@ -3,8 +3,7 @@
     callbacks:
       - {_target_: dtk.train.callbacks.EarlyStopping, arguments: {patience: 3}}
 
-Every rank calls its own instance of each callback at the same points of the same steps, so a collective in a callback
-must be issued on every rank.
+Every rank calls its own instance at the same points of the same steps: a collective must be issued on every rank.
 """
 
 import json
@@ -60,8 +59,7 @@ class Training:
         self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
 
     def stop(self, reason: str) -> None:
-        """Request the end of the run: all ranks stop after the next step, save a checkpoint, and the run counts as
-        finished.
+        """Request the end of the run: all ranks stop after the next step, save a checkpoint, and it is finished.
 
         Args:
             reason: one line for status.json and the terminal.
@@ -117,8 +115,7 @@ class Callback:
         """Restore what `state` returned, on every rank."""
 
     def tensors(self, training: Training) -> dict[str, Tensor]:
-        """Return the tensors to store in a checkpoint, by name: the same names on every rank, zeros before the first
-        step.
+        """Return the tensors of a checkpoint by name: the same names on every rank, zeros before the first step.
 
         A resume loads them in place, unless the checkpoint has none of this callback. A tensor with the shape of a
         parameter must have the parameter's layout (`zeros_like`); all others must be equal on all ranks.

@@ -159,8 +159,7 @@ class Checkpoints:
             self.recorder.event("checkpoint_end", step=step)
             kept_folder = None if self.keep_step is None else self.paths.checkpoint(self.keep_step)
             for old in (path for path in complete_checkpoints(self.paths)[: -self.config.keep] if path != kept_folder):
-                # A rename never leaves an incomplete folder under the final name. An old checkpoint that cannot be
-                # removed stays.
+                # A rename never leaves an incomplete folder under the final name. One that cannot be removed stays.
                 with suppress(OSError):
                     shutil.rmtree(old.rename(_hidden(old)), ignore_errors=True)
         except (Exception, CheckpointException) as error:

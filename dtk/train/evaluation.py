@@ -1,6 +1,5 @@
-"""Exact metrics on the held-out split for any world size. Samples are distributed by their position in a seeded
-permutation. A rank that runs out of samples continues with batches that are not counted, so that all ranks issue the
-same collectives.
+"""Exact metrics on the held-out split for any world size: samples by their position in a seeded permutation. A rank
+that runs out of samples continues with batches that are not counted, so that all ranks issue the same collectives.
 """
 
 from collections.abc import Iterator

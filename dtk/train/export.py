@@ -23,8 +23,7 @@ from dtk.train.progress import print_line
 def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, strategy: Strategy) -> None:
     """Write `export/model.safetensors` and `config.json`; every rank must call it."""
     with region("export"):
-        # Parameters and persistent buffers, under all names that a strict `load_state_dict` requires; the extra state
-        # of a module may be anything.
+        # Parameters and persistent buffers, all names that a strict `load_state_dict` needs; extra state may vary.
         state = {k: v for k, v in strategy.outline(model).items() if isinstance(v, Tensor)}
         entries = _entries(state, context)
         parameters = model.state_dict(keep_vars=True)

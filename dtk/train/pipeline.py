@@ -131,8 +131,7 @@ class Pipelined:
     def figures(self) -> dict[str, float | list[float]]:
         """Return the idle share of the last step, averaged over ranks, and the ideal one.
 
-        pipeline_busiest is the `pp` coordinate whose ranks computed longest, pipeline_imbalance the ratio of their time
-        to the mean.
+        pipeline_busiest is the `pp` coordinate that computed longest, pipeline_imbalance its time over the mean.
         """
         context, axis = self.strategy.context, self.messages.axis
         of_place = torch.zeros(axis.size + 1, dtype=torch.float64)

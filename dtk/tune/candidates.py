@@ -82,8 +82,7 @@ def _present(config: Config, world_size: int, gradients_in: str, key: str) -> An
 def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:
     """Return the presets that can be used here.
 
-    `usable` fit the backend and need nothing that was not given; no `values` means all of them. DtkError if there is
-    nothing but the present one.
+    `usable` fit the backend and need nothing that was not given; no `values` = all. DtkError if only the present one.
     """
     candidates = _with_present(PRESET, list(values) or list(usable), present)
     _errors.refuse({"no_preset": len(candidates) < 2}, present=present)

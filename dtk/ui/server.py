@@ -1,6 +1,5 @@
 """Serves the pages of `dtk ui` on this machine only: on loopback, with a token, read-only. The token becomes a cookie,
-so that no link or history holds it. A request must also name this host, so that no foreign page reaches it by a name
-that resolves to loopback.
+so that no link or history holds it; a request must name this host, so no foreign name that resolves to loopback works.
 """
 
 import http.server

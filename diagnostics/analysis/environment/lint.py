@@ -199,8 +199,7 @@ def lint(
 ) -> list[Lint]:
     """Return what is wrong with a process's variables (name -> text), the most severe first, then sorted by name.
 
-    Names that neither NCCL, torch nor gloo reads are ignored. For the arguments see `situation.situation`; None and {}
-    stand for what is not known.
+    Names that neither NCCL, torch nor gloo reads are ignored. Arguments: see `situation.situation`; None, {} = unknown.
     """
     where = situation(variables, nccl_version, nnodes, hardware)
     lints = {lint for rule in RULES for lint in rule(where)}

@@ -13,8 +13,7 @@ MOST = 0.1
 CPU in waiting for late ranks, or without an operation. Ranks that share cores there are late by chance: healthy runs of
 two ranks on two cores wait for 3 to 15% of a step at a load of 19 to 26, so 4 of 15 are undecided."""
 _LOST_ON_CPU = 0.5
-"""Transfer is work there, but a step of which it and stretches without an operation take more than half is bound by
-them."""
+"""Transfer is work there, but a step of which it and stretches without an operation take over half is bound by them."""
 
 LEAST_MS = 1.0  # Minimum length of a window; a shorter one shows a few kernels and no step.
 _STRAY = 0.01

@@ -90,8 +90,7 @@ def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:
 def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
     """Return the figures of HolisticTraceAnalysis 0.5.0 as the report has them; None without device communication.
 
-    By default it ignores work launched in the last marked step or without a launch in the trace, and rounds times to
-    whole microseconds.
+    By default it ignores work launched in the last marked step or without a launch in the trace, and rounds to 1 us.
     """
     steps = sorted({trace.marks.start[i] for i, n in enumerate(trace.marks.name) if "ProfilerStep" in trace.names[n]})
     if not trace.on_device or not work.calls:

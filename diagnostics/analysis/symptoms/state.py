@@ -173,8 +173,7 @@ class Symptoms(Struct, frozen=True):
     printed: tuple[tuple[tuple[int, ...], str, str], ...] = ()
     """Those of the silent ranks that printed steps, with the last one and its time (`HH:MM:SS`, or empty)."""
     failed_silently: tuple[int, ...] = ()
-    """Ranks that ended with exit code 1, as Python does after any exception, but left no traceback; only if no wait is
-    known."""
+    """Ranks that ended with exit code 1, as after any exception, but left no traceback; only if no wait is known."""
     has_unnamed_exit: bool = False
     """Whether a process of an unknown rank ended with exit code 1 and left no traceback."""
     absent: tuple[int, ...] = ()

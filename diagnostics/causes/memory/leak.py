@@ -28,8 +28,7 @@ class Growth(Struct, frozen=True):
 
     first_half: float
     second_half: float
-    """Bytes per step of each half by Theil-Sen, the median of the slopes between pairs of points: warm-up results in a
-    flat second half."""
+    """Bytes per step of each half by Theil-Sen, the median slope of pairs of points; warm-up: a flat second half."""
     rising: float
     """Share of adjacent stretches that rise, 0 to 1."""
     steps: int

@@ -56,8 +56,7 @@ def idle(view: Overview, reason: Reason) -> Idle:
 def _a_step(amounts: list[float]) -> float:
     """Return the mean if the idle time recurs, such as with a loader that stalls every fifth step; else the median.
 
-    A single hiccup does not count, even in one of two steps: a window with one checkpoint does not show how often
-    there is one.
+    A single hiccup does not count, even in one of two steps: one checkpoint does not show how often there is one.
     """
     ordered = sorted(amounts) or [0.0]
     recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]

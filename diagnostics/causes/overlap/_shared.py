@@ -99,8 +99,7 @@ def judged(
 ) -> findings.Finding:
     """Confirm a cause if it costs at least that share of the step, and rule it out otherwise.
 
-    All traced ranks are blamed by default. `of_transfer` says that the cost is exposed transfer, which includes waiting
-    unless all ranks were traced.
+    All traced ranks are blamed by default. `of_transfer`: the cost is exposed transfer, with waiting if not all are.
     """
     if facts.cost.share < least or not facts.cost.ms:
         seen = facts.texts.phrase(f"{facts.row}.seen", **facts.figures)

@@ -1,7 +1,6 @@
 """Bytes by category over time, from the history of torch's caching allocator in a snapshot.
 
-The history is a ring buffer. An allocation before its first event is known from its block in the snapshot or, if it was
-freed since, by its size only.
+The history is a ring buffer. An allocation before its first event is known from its block, or if freed by size only.
 """
 
 from bisect import bisect_right

@@ -111,8 +111,7 @@ class Rise(Struct, frozen=True):
     """Growth of memory between equal points of the steps of a recording that has no stacks and no marked steps.
 
     By categories: each step fills and empties its gradients or its activations once. By sizes alone: a training
-    allocates the same sizes in the same order in every step; but so do the layers of one forward pass, which keep what
-    they save.
+    allocates the same sizes in the same order in every step; but so do layers of a forward pass, which keep them.
     """
 
     grown: list[int]

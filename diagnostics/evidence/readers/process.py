@@ -33,8 +33,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
     Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function of torch.distributed
     that runs, whether its group is the default one, the variable that holds it, its peer), `counters` ((file, function)
     of a frame of the script -> integers in its variables), `groups` (number of process groups made), `connections`
-    (rank of this host -> number of connections to it), `pid`, and `lock_holder` (the process whose file lock it waits
-    for).
+    (rank of this host -> number of connections to it), `pid`, and `lock_holder` (process whose file lock it waits for).
     """
     value = small_json(path, limits)
     try:

@@ -1,6 +1,4 @@
-"""Records of a watched job: why the watch ended its ranks, that its command ended well, which ranks were suspended or
-left.
-"""
+"""Records of a watched job: why ranks were ended, that its command succeeded, which ranks were suspended or left."""
 
 import re
 from pathlib import Path

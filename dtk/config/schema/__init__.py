@@ -1,8 +1,7 @@
 """Types of the configuration: one frozen dataclass per section, and a YAML file per module that documents each key.
 
 Values are in `conf/`; this package defines the keys. It imports neither torch nor hydra, so `dtk --help` and the docs
-can use it. Sections with several kinds (model, data, strategy, ...) are distinguished by `name` (models by
-`architecture`): see `KINDS`.
+can use it. Sections with several kinds (model, data, ...) differ by `name` (models by `architecture`): see `KINDS`.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """Layers as operations on a tape: bytes that a norm, a matrix product, attention and the loss keep for backward.
 
 Follows torch's kernels as they are on the device, one layer at a time. Sizes follow Korthikanti et al. 2022, "Reducing
-Activation Recomputation in Large Transformer Models", section 4, for the types at hand. Independent of how layers form
-a model and of the strategy.
+Activation Recomputation in Large Transformer Models", section 4, for the types at hand. Knows no model or strategy.
 """
 
 from dataclasses import dataclass, field
@@ -118,8 +117,7 @@ class Layers:
     def join(self, x: Value, copies: bool, sums: bool = False) -> Value:
         """Gather the parts of all ranks.
 
-        Non-contiguous parts are copied once more (`copies`); with `sums` backward reduce-scatters the gradient instead
-        of slicing it.
+        Non-contiguous parts are copied once more (`copies`); with `sums` backward reduce-scatters instead of slicing.
         """
         whole, graded = x.size_bytes * self.tp, [(x, x.size_bytes)]
         work = whole if copies else 0

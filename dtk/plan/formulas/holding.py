@@ -181,8 +181,7 @@ def owned_elements(shapes: Sequence[Shape], dp_size: int) -> list[int]:
     """Return the number of elements that each of `dp_size` ranks updates; 0 for ranks without parameters.
 
     torch's ZeroRedundancyOptimizer assigns whole parameters: group by group (matrices with weight decay, then vectors),
-    the largest first, each to the rank with the fewest elements. Rajbhandari et al. 2020 partition evenly instead: Psi
-    / N.
+    the largest first, each to the rank with the fewest elements. Rajbhandari et al. 2020 partition evenly: Psi / N.
     """
     ranks = [(0, rank) for rank in range(dp_size)]
     alike = Counter(shapes)

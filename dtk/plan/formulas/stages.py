@@ -83,8 +83,7 @@ def messages(config: Config, place: int) -> int:
 def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = False) -> Memory:
     """Return the memory of the rank at this place of its pipeline over one step; without a pipeline `place` is 0.
 
-    Equal blocks and micro-batches are walked once, as bisection and search call this often; `whole` walks all of them,
-    with the same result.
+    Equal blocks and micro-batches are walked once, as searches call this often; `whole` walks all, to the same result.
 
     Raises:
         DtkError: `model.architecture=custom`.
@@ -225,8 +224,7 @@ def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
 def sums_of_gradients(config: Config, mesh: Mesh, blocks: range) -> list[Collective]:
     """Return the all_reduces of a stage's gradients after its last backward outside data parallelism.
 
-    They sum gradients that cover only a `tp` rank's part of the sequence and, at both ends of a pipeline, those of the
-    tied embedding.
+    They sum gradients of a `tp` rank's part of the sequence and, at both ends of a pipeline, of the tied embedding.
     """
     shape, part = model_shape(config.model), stage_part(config, blocks)
     sums = []

@@ -108,8 +108,7 @@ class Step:
     def backward(self, loss: Value, received: Buffer | None = None, split: bool = False) -> Buffer | None:
         """Run backward from what `forward` returned; return the gradient of the residual stream that was received.
 
-        `received` is the gradient from the next stage, held until the end; `split` leaves the gradients of parameters
-        to `weights`.
+        `received` is the gradient from the next stage, held until the end; `split` leaves parameters to `weights`.
         """
         holding, tape = self.holding, self.model.tape
         tape.halves = [] if split else None
@@ -197,8 +196,7 @@ def stream_item_bytes(config: Config) -> int:
 def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch:
     """Return the shortest walk over the blocks that gives the same figures as a walk over all of them.
 
-    `unit` is the number of blocks per gathered unit (0 if blocks are not units), `ahead` the maximum number of
-    prefetched units.
+    `unit` is the number of blocks per gathered unit (0 = no units), `ahead` the maximum number of prefetched units.
     """
     period = math.lcm(max(1, unit), max(1, recompute_every))
     # As many periods as a unit is prefetched ahead, two to reach a steady state, one to measure; the same in backward.

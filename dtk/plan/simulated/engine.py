@@ -131,8 +131,7 @@ _CONTROL = "control"
 def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
     """Return count and bytes of each kind of call over all micro-batches, except for the control group.
 
-    The group of all ranks counts as the dimension `whole`. Of the real step's `rounds` micro-batches, those between the
-    first and the last are equal.
+    The group of all ranks is the dimension `whole`. Of the step's `rounds`, those between first and last are equal.
     """
     counts: Counter[Kind] = Counter()
     sizes: Counter[Kind] = Counter()

@@ -134,8 +134,7 @@ def _at(sampled: Sequence[Sample], figures: Sequence[int], job: Sample) -> Fract
 def _sample(config: Config, world_size: int, ranks: int, count: int, removed: int) -> Sample:
     """Return the job with this many pipeline ranks and micro-batches, and fewer blocks in each stage.
 
-    Stages in the middle are not simulated: each has one block, and the last of them as many as keep which blocks of the
-    end are recomputed.
+    Middle stages are not simulated: one block each, the last as many as keep which blocks of the end are recomputed.
     """
     if (ranks, removed) == (config.parallel.pp, 0) and count == config.batch_plan(world_size).accumulation_steps:
         return Sample(config, world_size)

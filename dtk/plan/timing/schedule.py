@@ -192,8 +192,7 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
 def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_groups: Sequence[str]) -> float:
     """Walk clipping (skipped if both its parts take 0 s) and the optimizer; return the seconds of compute.
 
-    Reading all gradients of this rank takes `norm_s`, scaling them `scale_s`; the squared norm, 4 bytes, is summed over
-    each of `norm_groups`.
+    Reading gradients takes `norm_s`, scaling `scale_s`; the squared norm, 4 bytes, is summed in each of `norm_groups`.
     """
     walk.compute(norm_s)
     for group in norm_groups if norm_s else ():

@@ -154,8 +154,7 @@ def _streamed_bytes(config: Config, item: int) -> float:
 def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
     """Return the time to update `owned` float32 parameters, which is bound by memory bandwidth.
 
-    AdamW reads parameter, gradient and two moments and writes all but the gradient: 7 x 4 bytes; SGD 5 x 4 with
-    momentum, else 3 x 4.
+    AdamW reads parameter, gradient, two moments, writes three: 7 x 4 bytes; SGD 5 x 4 with momentum, else 3 x 4.
     """
     streams = 7
     if isinstance(config.optimizer, SGDConfig):

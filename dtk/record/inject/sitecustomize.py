@@ -62,8 +62,7 @@ class Own:
 class Start:
     """Writes once per second to a file how far this rank is on its way to its process group, and where.
 
-    `diagnostics.evidence.readers.start` reads it. It holds `started`, then `meets` within init_process_group, then
-    `met`.
+    `diagnostics.evidence.readers.start` reads it: `started`, then `meets` within init_process_group, then `met`.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
