@@ -44,6 +44,7 @@ _RANKS, _UNASKED = re.compile(r"\b\d{1,7}\b"), frozenset(_TABLE["unasked"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
+_MARK = re.compile(rb"\n\[rank\d{1,7}\]:")
 _THREADS = "_bootstrap_inner", "_bootstrap"
 """Outermost frames of a side thread, in threading.py."""
 
@@ -287,18 +288,34 @@ class Streams(Struct):
             if may_be_whole or (error.rank is None and error.line < ran):
                 self._handled(error)
 
-    def read_last(self) -> None:
-        """Read the last line of a log without any error, if only a traceback that is cut has such a line."""
+    def read_last(self, after: int, alone: bool) -> None:
+        """Read the last line of each rank without an error, `after` a line, if only a cut traceback has such a line.
+
+        The same of a log without any error, if it stands `alone`, without a word of a launcher.
+        """
+        handled = {fact.rank for fact in self.read.facts if fact.kind in ("handled_error", "side_error")}
+        known = handled.union(error.rank for error in self.read.errors)
+        lines_of_errors = {error.line for error in self.read.errors}
+        block = b"\n" + self.block
+        for mark in sorted({*_MARK.findall(block)}):
+            at = block.rfind(mark) + 1
+            line = split(self.first + block.count(b"\n", 1, at), block[at : at + _LINE].partition(b"\n")[0], self.label)
+            is_told = line.rank in known or line.number in lines_of_errors or line.number <= after
+            if not is_told and (end := tracebacks.LAST.match(line.text)):
+                self._last(line.rank, line.number, end)
         lines = [(number, raw) for number, raw in enumerate(_lines(self.block), self.first) if raw.strip()][-2:]
-        if self.read.errors or not lines or self.taken >= lines[-1][0]:
+        if not alone or self.read.errors or not lines or self.taken >= lines[-1][0]:
             return
         line, is_cut = split(*lines[-1]), tracebacks.CARETS.match(split(*lines[0]).text)
         end = tracebacks.CUT_END.match(line.text)
         # A logger begins many lines so.
         if end and (is_cut or not end["bare"]) and self.block.count(end["type"].encode() + b":") <= 1:
-            stream = _Stream(rank=self.rank if line.rank is None else line.rank, number=line.number)
-            stream.traceback.feed_end(end["type"], end["message"] or "")
-            self._keep(stream, end=True)
+            self._last(self.rank if line.rank is None else line.rank, line.number, end)
+
+    def _last(self, rank: int | None, number: int, end: re.Match[str]) -> None:
+        stream = _Stream(rank=rank, number=number)
+        stream.traceback.feed_end(end["type"], end["message"] or "")
+        self._keep(stream, end=True)
 
     def _own_errors(self) -> list[RankError]:
         return [e for e in self.read.errors if not is_victim(kind_of_exception(e.type, e.message, e.frames))]

@@ -25,8 +25,8 @@ _MAX_LINES = 2000
 
 _TEXT = patterns_beside(__file__)
 """Compiled patterns, documented in the table."""
-START, SPAWNED, HEAD, FRAME, WHAT, OWN_RANK, CUT_END, CARETS = (
-    _TEXT[name] for name in ("start", "spawned", "head", "frame", "what", "own_rank", "cut_end", "carets")
+START, SPAWNED, HEAD, FRAME, WHAT, OWN_RANK, CUT_END, LAST, CARETS = (
+    _TEXT[name] for name in ("start", "spawned", "head", "frame", "what", "own_rank", "cut_end", "last", "carets")
 )
 _GAP, _GAP_IN_CHAIN = 3, 8  # Lines of others after which a traceback ends; in a chain or a message some are its own.
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})

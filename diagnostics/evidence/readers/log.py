@@ -433,8 +433,8 @@ class _Scan(Struct):
         in_order = self.ended if self.ended is not None and not self.steps.further(self.ended.line) else None
         if in_order is not None:  # Of a shell: a helper, or a launcher that did not exit.
             read.errors = [e for e in read.errors if e.signal != "SIGKILL" or e.frames or e.line < in_order.line]
-        elif not ended:
-            self.streams.read_last()
+        else:
+            self.streams.read_last(max(self.restarted, survived), alone=not ended)
         if in_order and not ended and self._ended_well(in_order):
             self.streams.went_on(lambda line, _: line < in_order.line)
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]

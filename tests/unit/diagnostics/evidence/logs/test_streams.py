@@ -235,3 +235,63 @@ def test_a_last_line_that_others_write_too(tmp_path: Path, text: str) -> None:
 def test_what_a_shell_says_below_a_cut_traceback_is_a_signal(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(ABOVE + FRAMED + "Killed\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_killed"]
+
+
+LOSES = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3000"
+FAILED_ROW = "  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 5002)\n"
+
+
+@pytest.mark.parametrize("listed", ["", FAILED_ROW])
+@pytest.mark.parametrize(
+    ("line", "type_"),
+    [
+        ("requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='a', port=443): Read timed out.", "ReadTimeout"),
+        ("zipfile.BadZipFile: File is not a zip file", "BadZipFile"),
+        ("subprocess.TimeoutExpired: Command 'sleep' timed out after 1 seconds", "TimeoutExpired"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 72.8 TiB for an array", "_ArrayMemoryError"),
+        ("TimeoutError", "TimeoutError"),
+        ("threading.BrokenBarrierError", "BrokenBarrierError"),
+        ("_queue.Empty", "Empty"),
+        ("socket.timeout: timed out", "timeout"),
+        ("struct.error: unpack requires a buffer of 4 bytes", "error"),
+        ("botocore.errorfactory.NoSuchKey: An error occurred", ""),
+        ("transformers.Trainer: the model was saved", ""),
+        ("torch.nn.SyncBatchNorm", ""),
+        ("val.error: 0.125", ""),
+        ("Finished", ""),
+        ("TrainingComplete", ""),
+        ("ValueErrorHandler: installed", ""),
+        ("TimeoutError\n[rank2]: trying again", ""),
+        ("http.Timeout=30", ""),
+    ],
+)
+def test_the_last_line_of_a_rank_may_be_all_of_its_traceback(
+    tmp_path: Path, line: str, type_: str, listed: str
+) -> None:
+    lost = "".join(f"[rank{rank}]: {LOSES}\n" for rank in (0, 1, 3))
+    (tmp_path / "train.log").write_text(f"[rank2]: {line}\n{lost}{listed}")
+    evidence = gather(tmp_path, Limits())
+    assert [error.type for error in evidence.errors if error.rank == 2 and error.type] == [type_] * bool(type_)
+    report = diagnose(tmp_path)
+    if type_:
+        assert [root.ranks for root in report.root_causes] == [(2,)]
+    elif not listed:
+        assert not report.root_causes
+
+
+def test_it_is_none_of_a_rank_of_which_an_exception_is_known(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(prefixed(0, "ERROR:root:the upload failed\n" + THREAD + "TimeoutError"))
+    assert not gather(tmp_path, Limits()).errors
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "".join(f"[rank2]: step {n} loss {3 - n / 10:.2f}\n" for n in range(10)),
+        "I1122 10:21:05.1 4000 torch/distributed/elastic/agent/server/api.py:879] [default] Worker group FAILED. 2/3 "
+        "attempts left; will restart worker group\n[rank0]: starting\n",
+    ],
+)
+def test_nor_above_what_the_job_survived(tmp_path: Path, behind: str) -> None:
+    (tmp_path / "train.log").write_text(f"[rank1]: TimeoutError\n{behind}")
+    assert not gather(tmp_path, Limits()).errors
