@@ -13,8 +13,7 @@ from diagnostics.evidence.readers.telemetry import TelemetryFile
 from diagnostics.evidence.readers.timeline import GpuSample, HostSample, NodeSample
 
 SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
-"""Reasons for lower clocks that indicate a fault (nvml.h, nvmlClocksEventReasons). `software_power_cap` is not among
-them: it is usual under full load."""
+"""Reasons for lower clocks that indicate a fault (nvml.h, nvmlClocksEventReasons); `software_power_cap` is usual."""
 BUSY_PERCENT = 50.0  # Utilization above which a device counts as working: an idle one lowers clocks and link by itself.
 MOST_SAMPLES = 1000
 

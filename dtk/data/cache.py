@@ -102,8 +102,7 @@ def _build(folder: Path, key: str, dtype: np.dtype[Any], build: Builder) -> Path
         try:
             path.hardlink_to(aside)
         except FileExistsError:
-            # A complete file stays: another node may have mapped it over a network file system, where replacing it
-            # would invalidate the pages of its readers.
+            # A complete file stays: replacing it on a network file system invalidates the pages of readers elsewhere.
             if _read(path, dtype) is None:
                 Path(aside).replace(path)
         except OSError:  # The file system has no hard links.

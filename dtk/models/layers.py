@@ -70,8 +70,7 @@ class SelfAttention(Cuttable):
     ) -> Tensor:
         """Map queries [batch, heads, sequence, head width] to the same shape; `k` and `v` may have fewer, shared heads.
 
-        `mask` is bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended. With `causal`, a
-        token attends only to itself and earlier ones.
+        `mask` is bool, broadcastable to [batch, heads, sequence, sequence]; true = attended. `causal`: no later tokens.
         """
         if self.core is not None:
             return self.core(q, k, v, dropout)
@@ -87,8 +86,7 @@ def local_part(parameter: Tensor) -> Tensor:
 def whole_sequence(tokens: Tensor, longest: int | None = None) -> Tensor:
     """Return the positions [sequence] of token ids [batch, sequence] that are a whole sequence.
 
-    At most `longest`: adding too few positions to the tokens fails cleanly, whereas looking up a position out of range
-    would be a device-side assert on CUDA.
+    At most `longest`: too few positions fail cleanly, whereas one out of range would be a device-side assert on CUDA.
     """
     length = tokens.shape[1] if longest is None else min(tokens.shape[1], longest)
     return torch.arange(length, device=tokens.device)

@@ -100,8 +100,7 @@ class Rendered:
 def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:
     """Render the variables of a section for an environment.
 
-    Values of the environment and of nccl.conf take precedence; without a run folder `{run}` is left as it is. DtkError
-    if a value needs a key that is not given.
+    Values of the environment and nccl.conf take precedence; without a run `{run}` stays. DtkError if a key is missing.
     """
     file = read_conf(user_file(environment))
     in_file = {} if file is None else {n: v for n, v in file.content.variables.items() if n.startswith("NCCL_")}

@@ -99,8 +99,7 @@ def shift(x: Tensor, axis: Axis) -> Arriving:
 def exchange_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axis: Axis, home: int) -> Tensor:
     """Send `sent[i]` rows of x to each rank i and return the `received` rows in rank order; backward is the inverse.
 
-    `home` are rows of this rank's own tokens, sent or returned. The region counts their bytes, as the number of rows
-    from other ranks depends on values.
+    `home` are rows of this rank's own tokens, whose bytes the region counts: those from others depend on values.
     """
     back = partial(_exchanged_rows, sent=received, received=sent, axis=axis, home=home)
     return _apply(x, lambda x: _exchanged_rows(x, sent, received, axis, home), back)

@@ -1,6 +1,4 @@
-"""Settings of autocast and FSDP2's mixed-precision policy, and dynamic loss scaling for float16. Master weights and
-optimizer state are always float32.
-"""
+"""Settings of autocast and FSDP2's mixed precision, loss scaling for float16. Master weights, states: float32."""
 
 from contextlib import AbstractContextManager, nullcontext
 

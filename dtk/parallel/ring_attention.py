@@ -22,8 +22,7 @@ _ALIGNED = 32  # The memory-efficient kernel pads its log-sum-exp to a multiple 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis) -> Tensor:
     """Return causal attention [batch, heads, part, head width] of this rank's queries over the whole sequence.
 
-    `q` has this rank's two parts of the sequence, concatenated. `k` and `v` are laid out alike; their number of heads
-    divides that of `q` (grouped-query attention).
+    `q` has this rank's two parts of the sequence, concatenated, as have `k` and `v`, whose number of heads divides q's.
     """
     return cast(Tensor, _Ring.apply(q, torch.stack((k, v)), axis))  # type: ignore[no-untyped-call]
 

@@ -5,8 +5,7 @@ import signal
 from types import FrameType
 
 LOCAL_STOP = signal.SIGUSR1
-"""Signal that dtk's own launcher sends. SIGTERM is reserved for the elastic agent there, which uses it to terminate the
-peers of a failed rank immediately."""
+"""Signal of dtk's own launcher: the elastic agent uses SIGTERM there to end the peers of a failed rank immediately."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request a graceful stop; a closed terminal sends SIGHUP."""
 

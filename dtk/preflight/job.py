@@ -217,8 +217,7 @@ class _Chunks:
 def warm_up(config: Config, world_size: int, local_size: int) -> None:
     """Fill torch's caches in this process, so that all forked ranks inherit them.
 
-    Runs set-up and one optimizer step of rank 0 without forward and backward, after which no fork is possible. Errors
-    of the job are left for the ranks to report.
+    Runs set-up and a step of rank 0 without forward and backward, after which no fork is possible; ranks report errors.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # torch's threads do not survive a fork.

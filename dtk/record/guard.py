@@ -1,6 +1,4 @@
-"""Keeps recording from disturbing training: failures are reported once, and slow writes, such as those of JSON lines,
-run on their own thread.
-"""
+"""Keeps recording from disturbing training: failures are reported once, and slow writes run on their own thread."""
 
 import errno
 import json

@@ -18,8 +18,7 @@ HISTORY_ENTRIES = 100_000  # As in the example of torch's documentation.
 def peak_memory_bytes(device: torch.device) -> int:
     """Return the highest memory use of this rank so far.
 
-    On CUDA: peak bytes of tensors in the allocator (`max_memory_allocated`). On CPU: peak resident set of the process
-    (VmHWM; without /proc, `ru_maxrss`).
+    On CUDA: `max_memory_allocated`. On CPU: peak resident set of the process (VmHWM; without /proc, `ru_maxrss`).
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -167,8 +167,7 @@ class Samples(Callback):
 class BlockNorms(Callback):
     """Records the gradient norm and the weight norm of each block in the steps that log.
 
-    metrics.jsonl names them `grad_norm/<block>` and `weight_norm/<block>`. Each is the norm of the whole block over all
-    ranks and costs a few collectives of 4 bytes.
+    metrics.jsonl: `grad_norm/<block>`, `weight_norm/<block>`, over all ranks; each costs a few collectives of 4 bytes.
     """
 
     def before_update(self, training: Training, step: int) -> None:

@@ -59,8 +59,7 @@ def without_lines(
 ) -> dict[str, Any]:
     """Return the fields about ranks that torchrun does not list as failed, or lists without a line about their wait.
 
-    `late` are those that only lost their peers. Most ranks without such a line may wait for each other in a group of
-    their own, whose time is not up yet.
+    `late` only lost their peers. Most ranks without such a line may wait in a group of their own, whose time is not up.
     """
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
