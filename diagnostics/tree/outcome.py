@@ -19,7 +19,7 @@ from diagnostics.tree.arbitrate import Verdict
 
 TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
 """Kinds of log lines that a healthy job does not write."""
-_DOUBTS = _WAITS | {"nccl_warn", "non_finite_eval"}
+_DOUBTS = _WAITS | {"nccl_warn", "non_finite_eval", "gloo_closed"}
 """Kinds of lines of which a job that ended in order is not said to be in good health."""
 _SILENT_S = 120.0
 """Ranks write a heartbeat at every step and region. A run without one for longer may have ended or hang, so it is not

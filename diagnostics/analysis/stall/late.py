@@ -1,12 +1,15 @@
 """Ranks that are alive and that others wait for: their host or device is blocked, or few ranks went on alone."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from msgspec import Struct
 
+from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence import from_watchdogs
+from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.divergence.single_calls import made_alone, unknown
+from diagnostics.analysis.divergence.single_calls import gone_past, made_alone, unknown
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, read_counted
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -15,7 +18,7 @@ from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, Stacks
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks.activity import Activity
-from diagnostics.evidence.stacks.dumps import taken_s
+from diagnostics.evidence.stacks.dumps import is_users, main_thread, taken_s
 
 
 class HostStall(Struct, frozen=True):
@@ -73,6 +76,8 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
         limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
         if (alone := made_alone(waiting, absent, last_call, call, limit=limit)) is not None:
             return alone
+    if set(absent) <= set(idle) and _past(job, call, [stacks[rank] for rank in absent if rank in stacks], len(absent)):
+        return gone_past(waiting, absent, job.survey.ranks[absent[0]].last or unknown(call.key, 0), call)
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
     at = activity.doing(stacks[first], taken_s(job.evidence, stacks[first])) if first in stacks else activity.NOWHERE
@@ -106,6 +111,14 @@ def _agree_outside(job: JobState, operation: Operation, stacks: dict[int, Stacks
     if any(activity.doing(stacks[rank]).doing not in {"collective", "unknown"} for rank in absent if rank in stacks):
         return False
     return len({lines[rank].issued for rank in absent if rank in lines}) <= 1
+
+
+def _past(job: JobState, call: Call, dumps: Sequence[Stacks], number: int) -> bool:
+    """Return whether so many hosts are past the line of a call that no loop repeats, so that they left it out."""
+    threads = [thread.frames for dump in dumps if (thread := main_thread(dump)) is not None]
+    users = [tuple(filter(is_users, frames)) for frames in threads]
+    loops = {source_text.place(at.file, [at.line], at.line, call.created_s) for at in call.stack}
+    return len(users) == number and loops == {"no loop"} and all(program_order(own, call.stack) > 0 for own in users)
 
 
 def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:

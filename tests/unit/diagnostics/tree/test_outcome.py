@@ -86,6 +86,7 @@ RULED_OUT = finding_of("hang.network", "ruled_out")
         ([], {"state": "finished"}, "healthy"),
         ([], {"state": "failed"}, "undecided"),
         ([], {"state": "finished", "facts": [fact("nccl_warn")]}, "undecided"),
+        ([], {"state": "finished", "facts": [fact("gloo_closed")]}, "undecided"),
         ([], {"state": "finished", "facts": [fact("watchdog_timeout")]}, "undecided"),
         ([], {"state": "finished", "facts": [fact("non_finite_eval")]}, "undecided"),
     ],

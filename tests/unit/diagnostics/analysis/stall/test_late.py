@@ -102,3 +102,36 @@ def test_when_a_stack_was_taken(tmp_path) -> None:
     (tmp_path / "stacks_0").write_text("")
     state.evidence.root = tmp_path
     assert taken_s(state.evidence, stacks(0, *SLEEP, time_s=None)) == (tmp_path / "stacks_0").stat().st_mtime
+
+
+PAST = """\
+def train(rank):
+    {loop}
+        all_reduce()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("alone", "loop", "at", "kind", "culprits"),
+    [
+        ((0,), "if rank == 0:", 4, "added", (0,)),
+        ((0, 1, 2), "if rank:", 4, "left_out", (3,)),
+        ((0,), "for step in range(9):", 4, None, ()),  # They may be an iteration late, or have ended the loop.
+        ((0,), "if rank == 0:", 1, None, ()),
+    ],
+)
+def test_hosts_past_the_line_of_a_call_that_no_loop_repeats_left_it_out(
+    tmp_path: Path, alone: tuple[int, ...], loop: str, at: int, kind: str | None, culprits: tuple[int, ...]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PAST.format(loop=loop))
+    os.utime(program, (1, 1))
+    ranks = {rank: waiting(3) if rank in alone else done(2) for rank in range(4)}
+    for rank in alone:
+        ranks[rank][-1].stack = (Frame(str(program), 3, "train"),)
+    sleep = [stacks(rank, Frame(str(program), at, "train")) for rank in range(4) if rank not in alone]
+    case = late_hosts(job(ranks, 4, stacks=sleep))
+    assert isinstance(case, Divergence) == (kind is not None)
+    if isinstance(case, Divergence):
+        assert (case.kind, case.culprits) == (kind, culprits)
