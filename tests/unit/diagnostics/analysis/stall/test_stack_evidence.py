@@ -203,7 +203,7 @@ FETCHING = (Frame("/lib/python3.11/socket.py", 706, "readinto"), Frame("/job/tra
 
 
 @pytest.mark.parametrize(
-    ("codes", "stacks", "blamed"),
+    ("codes", "stacks", "confirmed_late"),
     [
         ((17, 17, 17), 3, True),
         ((1, 1, 1), 3, True),
@@ -214,11 +214,11 @@ FETCHING = (Frame("/lib/python3.11/socket.py", 706, "readinto"), Frame("/job/tra
     ],
 )
 def test_all_ranks_that_dumped_their_stacks_and_ended_alike_had_given_up(
-    codes: tuple[int, ...], stacks: int, blamed: bool
+    codes: tuple[int, ...], stacks: int, confirmed_late: bool
 ) -> None:
     frames = [inside("all_reduce", LOOP), FETCHING, inside("all_reduce", LOOP)]
     shown = {"stacks": [stack(rank, path) for rank, path in enumerate(frames[:stacks])], "world_size": 3}
     ends = [RankError(rank, "launcher.log", 9 + rank, "", "", exit_code=code) for rank, code in enumerate(codes)]
     findings = findings_of(**shown, errors=ends)
     confirmed = {cause: finding.ranks for cause, finding in findings.items() if finding.status == "confirmed"}
-    assert (confirmed == {"host_stall": (1,)}) == blamed and (blamed or "host_stall" not in confirmed)
+    assert (confirmed == {"host_stall": (1,)}) == confirmed_late and (confirmed_late or "host_stall" not in confirmed)

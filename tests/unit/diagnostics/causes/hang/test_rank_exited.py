@@ -131,9 +131,9 @@ def test_peers_that_print_that_they_are_done_were_not_waited_for(
     assert report.outcome == ("hung" if root else "undecided") and not report.suspicions
 
 
-@pytest.mark.parametrize(("stopped", "left"), [((), True), ((1,), False)])
+@pytest.mark.parametrize(("stopped", "early"), [((), True), ((1,), False)])
 def test_ranks_that_did_not_reach_a_monitored_barrier_had_ended_unless_they_had_to_be_stopped(
-    tmp_path: Path, stopped: tuple[int, ...], left: bool
+    tmp_path: Path, stopped: tuple[int, ...], early: bool
 ) -> None:
     ended = "RuntimeError: [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 12000 ms"
     log = LOST.format(0, "/job/train.py", "all_gather").partition("RuntimeError: ")[0] + ended + "\n"
@@ -142,4 +142,4 @@ def test_ranks_that_did_not_reach_a_monitored_barrier_had_ended_unless_they_had_
     report = diagnose(tmp_path)
     shown = {f.cause: f.confidence for f in (each.finding for each in report.findings) if f.status == "confirmed"}
     assert not report.root_causes
-    assert shown == (dict.fromkeys(("hang.conditional_collective", CAUSE), 0.45) if left else {})
+    assert shown == (dict.fromkeys(("hang.conditional_collective", CAUSE), 0.45) if early else {})

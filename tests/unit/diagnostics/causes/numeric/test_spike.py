@@ -236,12 +236,12 @@ def test_a_shift_that_the_log_announces_is_only_a_suspicion(tmp_path: Path, log:
         (lambda n: "stage 1", False),
     ],
 )
-@pytest.mark.parametrize("told", [(), ("saved 60",)])
+@pytest.mark.parametrize("remarks", [(), ("saved 60",)])
 def test_a_setting_in_the_steps_that_changes_with_the_loss_announces_its_shift(
-    tmp_path: Path, setting: Callable[[int], str], meant: bool, told: tuple[str, ...]
+    tmp_path: Path, setting: Callable[[int], str], meant: bool, remarks: tuple[str, ...]
 ) -> None:
     rows = iter(range(1000))
-    log = re.sub(" loss", lambda _: f" {setting(next(rows))} loss", shifted(*told))
+    log = re.sub(" loss", lambda _: f" {setting(next(rows))} loss", shifted(*remarks))
     (tmp_path / "train.log").write_text(log)
     report = diagnose(tmp_path)
     assert [root.cause for root in report.root_causes] == ["numeric.spike"] * (not meant)
