@@ -294,13 +294,13 @@ class Streams(Struct):
         The same of a log without any error, if it stands `alone`, without a word of a launcher.
         """
         handled = {fact.rank for fact in self.read.facts if fact.kind in ("handled_error", "side_error")}
-        known = handled.union(error.rank for error in self.read.errors)
+        with_error = handled.union(error.rank for error in self.read.errors)
         lines_of_errors = {error.line for error in self.read.errors}
         block = b"\n" + self.block
         for mark in sorted({*_MARK.findall(block)}):
             at = block.rfind(mark) + 1
             line = split(self.first + block.count(b"\n", 1, at), block[at : at + _LINE].partition(b"\n")[0], self.label)
-            is_told = line.rank in known or line.number in lines_of_errors or line.number <= after
+            is_told = line.rank in with_error or line.number in lines_of_errors or line.number <= after
             if not is_told and (end := tracebacks.LAST.match(line.text)):
                 self._last(line.rank, line.number, end)
         lines = [(number, raw) for number, raw in enumerate(_lines(self.block), self.first) if raw.strip()][-2:]
