@@ -58,8 +58,9 @@ def failure_cause(file: str) -> Cause[Stall]:
     def decide(stall: Stall) -> Finding:
         job, elsewhere = stall.job.evidence, table.get("elsewhere", "")
         has_messages = bool(job.facts or job.errors or job.run is not None)
-        said = "\n".join(fact.text for fact in job.facts if fact.kind in _ANY_KIND)
+        said = "\n".join(fact.text for fact in job.facts if fact.kind in (*_ANY_KIND, "nccl_version"))
         excluded = [case for _, case in cases if "unless" in case and re.search(case["unless"], said)]
+        excluded += [case for _, case in cases if not re.search(case.get("beside", ""), said)]
         matches = [line for line in lines(job) if line.case not in excluded]
         if not matches and has_messages and not elsewhere:
             return _TEXTS.ruled_out()

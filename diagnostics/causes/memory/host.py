@@ -41,6 +41,8 @@ def decide(stall: Stall) -> Finding:
         return _TEXTS.undecided()
     request = _SAYS["request"].search(guilty[0].message) if guilty[0].detail == "host_allocation" else None
     is_small = request is not None and int(request[1]) <= _SMALL_BYTES
+    rows = ["worker"] if workers else ["own_limit"] if is_small else _HOST[guilty[0].detail]
+    rows = ["huge"] if rows == ["allocation"] and _SAYS["huge"].search(guilty[0].message) else [*rows, "less"]
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
     places = [(end.rank, frame) for end in guilty[:CITED] if (frame := own_line(end.frames))]
@@ -50,7 +52,7 @@ def decide(stall: Stall) -> Finding:
     lines += [_resident(node) for node in nodes if not ranks or set(node.ranks) & set(ranks)][:CITED]
     return confirmed(
         facts=_TEXTS.facts(
-            [*(["worker"] if workers else ["own_limit"] if is_small else _HOST[guilty[0].detail]), "less"],
+            rows,
             who=ranks or _TEXTS.phrase("process"),
             what=str(guilty[0].summary).rstrip("."),
             limit=f" of {limits[0].fields['limit']}" if limits else "",

@@ -104,6 +104,26 @@ def test_versions_that_do_not_match():
     assert "22005" in text_of(result).summary
 
 
+@pytest.mark.parametrize("end", ["", "FAILED"])
+@pytest.mark.parametrize(
+    ("versions", "file", "named"),
+    [
+        (("2.21.5+cuda12.4", "2.19.3+cuda12.3"), "bootstrap.cc", True),
+        (("2.21.5+cuda12.4", "2.21.5+cuda12.4"), "bootstrap.cc", False),
+        (("2.21.5+cuda12.4", "2.21.5+cuda12.1"), "bootstrap.cc", False),
+        (("2.21+cuda12.4", "2.21.5+cuda12.4"), "socket.cc", True),
+        (("2.21.5+cuda12.4",), "bootstrap.cc", False),
+        (("2.21.5+cuda12.4", "2.19.3+cuda12.3"), "net_ib.cc", False),  # Of a collective: sizes that differ.
+    ],
+)
+def test_two_versions_of_nccl_and_a_message_of_another_length(tmp_path, versions, file, named, end):
+    lines = [f"n{n}:1:2 [0] NCCL INFO NCCL version {version}" for n, version in enumerate(versions)]
+    warning = f"n1:1:2 [0] {file}:77 NCCL WARN Message truncated : received 1024 bytes instead of 256"
+    (tmp_path / "train.log").write_text("\n".join([*lines, warning, FAILED if end else ""]))
+    shown = [each.finding for each in diagnose(tmp_path).findings if each.finding.cause == VERSION]
+    assert [finding.confidence for finding in shown if finding.status == "confirmed"] == [0.75 if end else 0.45] * named
+
+
 DUPLICATE = """\
 Traceback (most recent call last):
   File "/job/train.py", line 31, in <module>

@@ -127,3 +127,25 @@ def test_a_small_request_that_is_refused_shows_a_limit_of_the_process(tmp_path: 
     (root,) = diagnose(tmp_path).root_causes
     text = text_of(root)
     assert ("limit of the process" in text.summary, "ulimit -v" in text.remedies[0].change) == (own, own)
+
+
+@pytest.mark.parametrize(
+    ("raised", "huge"),
+    [
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 72.8 TiB for an array with shape (1,)", True),
+        ("numpy.core._exceptions.MemoryError: Unable to allocate 1.5 PiB for an array with shape (1,)", True),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:75] DefaultCPUAllocator: can't allocate memory: you tried to "
+         "allocate 80000000000000 bytes. Error code 12 (Cannot allocate memory)", True),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.8 TiB for an array with shape (1,)", False),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 72.8 GiB for an array with shape (1,)", False),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:75] DefaultCPUAllocator: can't allocate memory: you tried to "
+         "allocate 800000000000 bytes. Error code 12 (Cannot allocate memory)", False),
+    ],
+)  # fmt: skip
+def test_a_request_that_no_host_can_hold_has_words_of_its_own(tmp_path: Path, raised: str, huge: bool) -> None:
+    head = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\n    a = make(n)\n'
+    (tmp_path / "train.log").write_text(f"{head}{raised}\n")
+    (root,) = diagnose(tmp_path).root_causes
+    text = text_of(root)
+    assert (root.cause, "in one piece than a host has" in text.summary) == ("memory.host", huge)
+    assert any("num_workers" in remedy.change for remedy in text.remedies) is not huge
