@@ -1,6 +1,6 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
-from itertools import combinations, groupby, permutations
+from itertools import combinations, groupby, pairwise, permutations
 
 from msgspec import Struct
 
@@ -219,7 +219,16 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     for ranks in sorted(vote.sides):
         absent = tuple(rank for rank in waits.absent[first[ranks[0]]] if rank in cycle.ranks)
         sides.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
-    return GroupOrder(cycle, tuple(sides), vote.minority or cycle.ranks)
+    changes = {rank: _changes_order(job, rank, at) for rank, at in first.items() if vote.tie}
+    own = () if None in changes.values() else tuple(rank for rank, differs in changes.items() if differs)
+    return GroupOrder(cycle, tuple(sides), (len(own) < len(first) and own) or vote.minority or cycle.ranks)
+
+
+def _changes_order(job: JobState, rank: int, at: Operation) -> bool | None:
+    """Return whether a rank came to the group in which it waits from another one than before; None in a first round."""
+    keys = [call.key for call in job.reading.history(rank, at.key.recorder) if not call.p2p]
+    *before, last = pairwise(keys) if len(keys) > 1 else [(at.key, at.key)]
+    return last not in before if any(second == last[1] for _, second in before) else None
 
 
 def _missed_call(job: JobState, cycle: Cycle) -> Divergence | None:

@@ -35,6 +35,30 @@ def test_the_smaller_side_deviates() -> None:
     assert isinstance(case, GroupOrder) and case.culprits == (1,)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "culprits"),
+    [
+        ([(TP, DP, DEFAULT)] * 3, (1,)),
+        ([(TP, DP)] * 3, (1,)),
+        ([(TP, DP, DEFAULT)], (0, 1)),  # One round shows no custom.
+        ([(TP, DP, DEFAULT), (DP, TP, DEFAULT)] * 2, (0, 1)),
+    ],
+)
+def test_at_a_tie_the_rank_that_changed_its_own_order_deviates(
+    rounds: list[tuple[GroupKey, ...]], culprits: tuple[int, ...]
+) -> None:
+    programs = {}
+    for rank, last in ((0, TP), (1, DP)):
+        counts: dict[GroupKey, int] = {}
+        programs[rank] = []
+        for number, key in enumerate([key for keys in rounds for key in keys] + [last]):
+            counts[key] = counts.get(key, 0) + 1
+            programs[rank].append(call(counts[key], 10, key=key, at_s=START_S + number))
+        programs[rank][-1].done = False
+    (case,) = circular_waits(job(programs, 2, members=BOTH | {DEFAULT: (0, 1)}))
+    assert isinstance(case, GroupOrder) and case.culprits == culprits
+
+
 def test_two_receives_wait_for_each_other() -> None:
     (case,) = circular_waits(job({0: half("recv", 1), 1: half("recv", 0)}, 2))
     assert isinstance(case, PointToPoint) and not case.in_collectives and not case.tags_differ
