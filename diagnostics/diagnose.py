@@ -18,7 +18,7 @@ from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.registry import Registry, by_id, collect
-from diagnostics.causes.suspicions import of_memory, suspicions
+from diagnostics.causes.suspicions import of_memory, suspected_of, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
@@ -111,7 +111,7 @@ def conclude(
     suspect = partial(_suspected, evidence, ruled_out, ran_dry, happened == "oom")
     shown = _guarded(evidence, "cause", "suspicions", suspect, lambda why: None) if open_log or ran_dry else None
     waiting, suspected = shown or (None, ())
-    weighed = {finding.cause for finding in ordered if finding.suspected}
+    weighed = {finding.cause for finding in ordered if finding.suspected} & suspected_of("end").keys()
     suspected = suspected if len(weighed) < 2 else ()  # Several findings are weighed by more than words of the log.
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
     state = partial(without_cause, evidence, happened, ordered, measures, slowed)
