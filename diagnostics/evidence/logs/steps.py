@@ -46,8 +46,8 @@ _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["
 BARS = "".join(_TABLE["bars"]).encode()
 OVERFLOW = "".join(_TABLE["overflow"]).encode()
 _CHANGE = re.compile("".join(_TABLE["change"]).encode())
-_NAMES, _MOST = [name.encode() for name in _TABLE["setting"]], 50  # Changes that are read of a block of lines.
-_SHIFT = re.compile("".join(_TABLE["shift"]).replace("<S>", "|".join(_TABLE["setting"])).encode())
+_SETTINGS, _MOST = [name.encode() for name in _TABLE["setting"]], 50  # Changes that are read of a block of lines.
+_VALUE, _SHIFT = _TABLE["value"].encode(), "".join(_TABLE["shift"]).encode()
 _REMARK = 2000  # Chosen: characters between two steps in which a change is announced.
 
 
@@ -206,8 +206,11 @@ class Steps(Struct):
             self._read(BARS, self.bars, data, number)
         if not any(word in data for word in (b"oss", _WORDS["DeepSpeed"], _WORDS["BasicSR"])):
             return
-        for shift in islice(_SHIFT.finditer(data), _MOST if any(name in data for name in _NAMES) else 0):
-            self.announced.setdefault(shift["name"], set()).add(number + data.count(b"\n", 0, shift.end("at")))
+        for setting in (setting for setting in _SETTINGS if setting in data):
+            value, shift = (_compiled(pattern.replace(b"<S>", setting)) for pattern in (_VALUE, _SHIFT))
+            if len({*value.findall(data)}) > 1:  # Most never change, which takes less time to see.
+                for change in islice(shift.finditer(data), _MOST):
+                    self.announced.setdefault(setting, set()).add(number + data.count(b"\n", 0, change.end("at")))
         for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
             series = self.series.get(trainer, Series())
             if word in data and self._read(FORMATS[trainer], series, data, number):
