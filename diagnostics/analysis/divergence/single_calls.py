@@ -43,11 +43,9 @@ def made_alone(
 
 
 def gone_past(waiting: Sequence[int], others: Sequence[int], last: Call, call: Call) -> Divergence:
-    """Return the divergence of ranks that wait in a call from `others`, whose hosts are past its line."""
-    vote = count_votes(call.key, call.seq, dict.fromkeys(waiting, True) | dict.fromkeys(others, False))
-    if waiting[0] in vote.sides[0]:
-        return edited(vote, (call, last), ("drop", "within"), support("past that line"), ended="minority")
-    return edited(vote, (last, call), ("insert", "within"), support("peers past that line"), ended="majority")
+    """Return the divergence of a rank that alone waits in a call from `others`, whose hosts are past its line."""
+    vote, past = settled((call.key, call.seq), others, waiting), support("peers past that line")
+    return edited(vote, (last, call), ("insert", "within"), past, ended="majority")
 
 
 def passed(vote: Vote, ranks: Sequence[int], expected: Call, pending: Call, **more: Any) -> Divergence:

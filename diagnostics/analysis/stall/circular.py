@@ -1,6 +1,7 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
-from itertools import combinations, groupby, pairwise, permutations
+from collections import Counter
+from itertools import combinations, pairwise, permutations
 
 from msgspec import Struct
 
@@ -39,13 +40,16 @@ class GroupOrder(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """Numbers of messages that a rank exchanged with one peer in its last two rounds, which differ."""
+    """Numbers of messages that a rank exchanged with one peer in its last two rounds, the last one with fewer.
+
+    Where ranks wait for each other in messages alone: how often it and most ranks made the same calls.
+    """
 
     rank: int
     now: int
     before: int
-    half: str = ""
-    """`send` or `recv` where its messages with the peer show their rounds: all of a round in a row."""
+    of_stage: bool = False
+    """Whether the first or last of them only sends or only receives there, as stages of a pipeline do."""
 
 
 class PointToPoint(Struct, frozen=True):
@@ -59,14 +63,14 @@ class PointToPoint(Struct, frozen=True):
     peers: dict[int, Call]
     """The peer of the first call -> the call that it waits in; empty if it waits in none."""
     left_out: tuple["LeftOut", ...] = ()
-    """Ranks that posted fewer counterparts in this round than in the previous one, or another number of messages."""
+    """Ranks that posted fewer counterparts in this round than in the previous one, or made calls more or less often."""
     scheduled: bool = False
     """Whether a stack shows torch's pipeline schedule, whose messages match if all stages follow the same one."""
 
     @property
     def of_stages(self) -> bool:
-        """Whether the ranks are stages of a pipeline: torch's, or one that sends several messages in each round."""
-        return self.scheduled or any(case.half and case.before > 1 for case in self.left_out)
+        """Whether the ranks are stages of a pipeline, torch's or one of the program's own."""
+        return self.scheduled or any(case.of_stage for case in self.left_out)
 
     @property
     def tags_differ(self) -> bool:
@@ -132,32 +136,36 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
     collectives = dict(in_collectives)
     one_sided = ((rank, call, call.peer) for rank, call in p2p.items())
-    left_out = [
+    rounds = [
         _left_out(job, rank, call, peer, collectives[peer]) for rank, call, peer in one_sided if peer in collectives
     ]
+    left_out = [*filter(None, rounds)]
     mains = [main_thread(dump) for rank, dump in job.latest_stacks().items() if rank in p2p]
     scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
     calls = tuple(sorted(p2p.items()))
-    if not in_collectives:
-        left_out = [_out_of_step(job, rank, call) for rank, call in calls]
-        left_out = left_out if None in left_out else []  # If all differ, none of them shows what is usual.
-    return PointToPoint(cycle, calls, in_collectives, peers, tuple(filter(None, left_out)), scheduled)
+    if not in_collectives and not scheduled:
+        left_out = next(filter(None, (_out_of_step(job, rank, call) for rank, call in calls)), [])
+    return PointToPoint(cycle, calls, in_collectives, peers, tuple(left_out), scheduled)
 
 
-def _out_of_step(job: JobState, rank: int, waits: Call) -> LeftOut | None:
-    """Return the number of messages in a row by which a rank differs from all its earlier rounds with its peer.
+def _out_of_step(job: JobState, rank: int, waits: Call) -> list[LeftOut]:
+    """Return the few ranks that made the messages of `rank` and its peer more or less often than most ranks.
 
-    It waits in the last row, which may still grow. The first one may have begun before what was recorded.
+    These are the call in which the rank waits, and the last one with which its peer answered it: all ranks come to one
+    of them as often, as stages of a pipeline and members of a ring do. Two ranks alone show no majority.
     """
-    calls = job.reading.calls(rank, waits.key, messages=True)
-    rows = [(half, len([*row])) for half, row in groupby(call.p2p for call in calls if call.peer == waits.peer)]
-    first = 1 if calls and calls[0].seq > 1 else 0
-    for at in (-1, -2) if len(rows) > 2 else ():
-        half, now = rows[at]
-        earlier = [count for other, count in rows[first:at] if other == half]
-        if earlier and (now > max(earlier) or (at < -1 and now < min(earlier))):
-            return LeftOut(rank, now, earlier[-1], half)
-    return None
+    of_rank = {own: job.reading.calls(own, waits.key, messages=True) for own in sorted(job.survey.ranks)}
+    answers = [call for call in of_rank.get(waits.peer or 0, []) if (call.peer, call.p2p != waits.p2p) == (rank, True)]
+    paths = {on_path(waits), *(on_path(call) for call in answers[-1:])}
+    if not answers or any(calls[:1] and calls[0].seq > 1 for calls in of_rank.values()):
+        return []  # What a recorder has lost cannot be counted.
+    made = {own: Counter(path for path in map(on_path, calls) if path in paths) for own, calls in of_rank.items()}
+    vote = count_votes(waits.key, waits.seq, {own: max(counts.values()) for own, counts in made.items() if counts})
+    if not vote.has_majority or not len(vote.present) > 2 or not {*vote.minority} & {rank, waits.peer}:
+        return []
+    ends = any(len(made[own]) < len(paths) for own in vote.present)
+    often = max(made[vote.sides[0][0]].values())
+    return [LeftOut(own, max(made[own].values()), often, ends) for own in vote.minority]
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:

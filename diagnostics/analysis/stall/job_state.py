@@ -75,10 +75,14 @@ class JobState(Struct):
         return self.state not in ("", "running") or is_listed or self.endings.keys() >= {*range(self.world() or 1)}
 
     def gave_up(self) -> bool:
-        """Return whether a watchdog of the job's own dumped the stacks of all ranks and ended all in the same way."""
-        ranks, dumped = {*range(self.world())}, {stacks.rank for stacks in self.evidence.stacks}
+        """Return whether a watchdog of the job's own dumped the stacks of all ranks and ended all in the same way.
+
+        Where ranks left several dumps, these are taken regularly, and show no end.
+        """
+        ranks, dumped = [*range(self.world())], sorted(str(stacks.rank) for stacks in self.evidence.stacks)
         codes = {end.only_exit_code and end.exit_code for end in self.endings.values()}
-        return len(codes) == 1 < len(ranks) and False not in codes and {*self.endings} >= ranks <= dumped
+        alike = len(codes) == 1 < len(ranks) and False not in codes and {*self.endings} >= {*ranks}
+        return alike and dumped == sorted(map(str, ranks))
 
     def hangs(self) -> bool:
         """Return whether the ranks of one job wait for good."""
@@ -211,7 +215,7 @@ def build(evidence: Evidence) -> JobState:
     gave_up_s = min(gave_up, default=inf)
     late |= {rank: end for rank, end in early.items() if end.kind != "oom" and ended_s.get(rank, -inf) >= gave_up_s}
     # The watch ends the ranks after its verdict, so others lose their peers. The zone of a log's times is not known.
-    stopped_s = min((f.time_s for f in evidence.facts if f.kind == watch.VERDICT and f.time_s), default=inf)
+    stopped_s = watch.verdict_s(evidence)
     late |= {rank: end for rank, end in early.items() if not end.line and ended_s.get(rank, -inf) >= stopped_s}
     late |= _after_another(early) | {rank: early[rank] for rank in tells_of_others(early)}
     # A rank that had reported one is in `late` already.

@@ -1,13 +1,12 @@
 """Ranks that are alive and that others wait for: their host or device is blocked, or few ranks went on alone."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence import from_watchdogs
-from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import gone_past, made_alone, unknown
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, read_counted
@@ -76,7 +75,7 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
         limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
         if (alone := made_alone(waiting, absent, last_call, call, limit=limit)) is not None:
             return alone
-    if set(absent) <= set(idle) and _past(job, call, [stacks[rank] for rank in absent if rank in stacks], len(absent)):
+    if len(waiting) == 1 and set(absent) <= set(idle) and _for_one_rank(call, absent, stacks):
         return gone_past(waiting, absent, job.survey.ranks[absent[0]].last or unknown(call.key, 0), call)
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
@@ -113,12 +112,25 @@ def _agree_outside(job: JobState, operation: Operation, stacks: dict[int, Stacks
     return len({lines[rank].issued for rank in absent if rank in lines}) <= 1
 
 
-def _past(job: JobState, call: Call, dumps: Sequence[Stacks], number: int) -> bool:
-    """Return whether so many hosts are past the line of a call that no loop repeats, so that they left it out."""
-    threads = [thread.frames for dump in dumps if (thread := main_thread(dump)) is not None]
-    users = [tuple(filter(is_users, frames)) for frames in threads]
-    loops = {source_text.place(at.file, [at.line], at.line, call.created_s) for at in call.stack}
-    return len(users) == number and loops == {"no loop"} and all(program_order(own, call.stack) > 0 for own in users)
+def _for_one_rank(call: Call, others: Sequence[int], stacks: Mapping[int, Stacks]) -> bool:
+    """Return whether the source gives a call to one rank alone, and the `others` are past its line for good.
+
+    They have no call of the same operation ahead in that function, whose outer frames are in no loop.
+    """
+    if not call.site or len(others) < 2 or source_text.condition(call.site, call.created_s)[0] != "one rank":
+        return False
+    place, name, ahead = (call.site.file, call.site.function.rpartition(".")[2]), call.user_op or call.wire.op, 0
+    for rank in others:
+        thread = main_thread(stacks[rank]) if rank in stacks else None
+        users = [at for at in thread.frames if is_users(at)] if thread is not None else []
+        shared = [n for n, at in enumerate(users) if (at.file, at.function.rpartition(".")[2]) == place]
+        outer = users[shared[0] :] if shared else []
+        loops = {source_text.place(at.file, [at.line], at.line, call.created_s) for at in outer}
+        if loops != {"no loop"} or outer[0].line <= call.site.line:
+            return False
+        calls = source_text.callers(name, outer[0], call.created_s)
+        ahead += sum(at.line >= outer[0].line and at.function == outer[0].function for at in calls)
+    return not ahead
 
 
 def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:

@@ -242,9 +242,13 @@ def left_first(evidence: Evidence) -> list[LogFact]:
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
-    """Return whether a connection broke without any timeout, which means that a process ended before the others."""
-    kinds, closed = {fact.kind for fact in evidence.facts}, any(ending.connection_closed for ending in endings.values())
-    return not kinds & _TIMEOUT_FACTS and (closed or bool(kinds & _CLOSED_FACTS))
+    """Return whether a connection broke without any timeout, which means that a process ended before the others.
+
+    After the verdict of `dtk watch`, which then ends all of them, it means nothing.
+    """
+    kinds, stopped_s = {fact.kind for fact in evidence.facts}, watch.verdict_s(evidence)
+    closed = any(ending.connection_closed and (ending.time_s or 0.0) < stopped_s for ending in endings.values())
+    return not kinds & _TIMEOUT_FACTS and (closed or (stopped_s == inf and bool(kinds & _CLOSED_FACTS)))
 
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:

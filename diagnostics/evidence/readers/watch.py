@@ -1,6 +1,7 @@
 """Records of a watched job: why ranks were ended, that its command succeeded, which ranks were suspended or left."""
 
 import re
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,11 @@ def recognise(head: bytes) -> bool:
 def finished(evidence: Evidence) -> bool:
     """Return whether the dtk run, or the command under `dtk watch`, finished successfully."""
     return (evidence.run is not None and evidence.run.state == "finished") or ended_well(evidence)
+
+
+def verdict_s(evidence: Evidence) -> float:
+    """Return when the watch decided that the job hangs, after which it ends the ranks (s since 1970); inf if never."""
+    return min((fact.time_s for fact in evidence.facts if fact.kind == VERDICT and fact.time_s), default=inf)
 
 
 def ended_well(evidence: Evidence) -> bool:

@@ -106,32 +106,41 @@ def test_when_a_stack_was_taken(tmp_path) -> None:
 
 PAST = """\
 def train(rank):
-    {loop}
+    {test}:
         all_reduce()
     time.sleep(60)
+    {after}
+for step in range(9):
+    {body}
+train(1)
 """
 
 
 @pytest.mark.parametrize(
-    ("alone", "loop", "at", "kind", "culprits"),
+    ("alone", "test", "after", "at", "caller", "kind"),
     [
-        ((0,), "if rank == 0:", 4, "added", (0,)),
-        ((0, 1, 2), "if rank:", 4, "left_out", (3,)),
-        ((0,), "for step in range(9):", 4, None, ()),  # They may be an iteration late, or have ended the loop.
-        ((0,), "if rank == 0:", 1, None, ()),
+        ((0,), "if rank == 0", "pass", 4, 8, "added"),
+        ((0,), "if rank == 0", "broadcast()", 4, 8, "added"),
+        ((0,), "if rank == 0", "all_reduce()", 4, 8, None),  # The others may have it ahead.
+        ((0, 1, 2), "if rank != 3", "pass", 4, 8, None),  # As where one rank prepares the data for all.
+        ((0,), "if debug", "pass", 4, 8, None),
+        ((0,), "for step in range(9)", "pass", 4, 8, None),
+        ((0,), "if rank == 0", "pass", 1, 8, None),
+        ((0,), "if rank == 0", "pass", 4, 7, None),  # A loop of the caller comes to it again.
     ],
 )
-def test_hosts_past_the_line_of_a_call_that_no_loop_repeats_left_it_out(
-    tmp_path: Path, alone: tuple[int, ...], loop: str, at: int, kind: str | None, culprits: tuple[int, ...]
+def test_hosts_past_a_call_that_the_source_gives_to_one_rank_left_it_to_that_rank(
+    tmp_path: Path, alone: tuple[int, ...], test: str, after: str, at: int, caller: int, kind: str | None
 ) -> None:
     program = tmp_path / "train.py"
-    program.write_text(PAST.format(loop=loop))
+    program.write_text(PAST.format(test=test, after=after, body="train(1)"))
     os.utime(program, (1, 1))
     ranks = {rank: waiting(3) if rank in alone else done(2) for rank in range(4)}
     for rank in alone:
         ranks[rank][-1].stack = (Frame(str(program), 3, "train"),)
-    sleep = [stacks(rank, Frame(str(program), at, "train")) for rank in range(4) if rank not in alone]
+    outer = Frame(str(program), caller, "<module>")
+    sleep = [stacks(rank, Frame(str(program), at, "train"), outer) for rank in range(4) if rank not in alone]
     case = late_hosts(job(ranks, 4, stacks=sleep))
     assert isinstance(case, Divergence) == (kind is not None)
     if isinstance(case, Divergence):
-        assert (case.kind, case.culprits) == (kind, culprits)
+        assert (case.kind, case.culprits) == (kind, alone)

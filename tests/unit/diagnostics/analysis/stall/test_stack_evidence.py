@@ -211,13 +211,17 @@ FETCHING = (Frame("/lib/python3.11/socket.py", 706, "readinto"), Frame("/job/tra
         ((17, 17, 17), 2, False),  # Not all dumped their stacks.
         ((0, 0, 0), 3, False),
         ((17, 17), 3, False),
+        ((17, 17, 17), 6, False),  # Dumps are taken regularly.
     ],
 )
 def test_all_ranks_that_dumped_their_stacks_and_ended_alike_had_given_up(
     codes: tuple[int, ...], stacks: int, confirmed_late: bool
 ) -> None:
     frames = [inside("all_reduce", LOOP), FETCHING, inside("all_reduce", LOOP)]
-    shown = {"stacks": [stack(rank, path) for rank, path in enumerate(frames[:stacks])], "world_size": 3}
+    shown = {
+        "stacks": [stack(rank % 3, path) for rank, path in enumerate([*frames, *frames][:stacks])],
+        "world_size": 3,
+    }
     ends = [RankError(rank, "launcher.log", 9 + rank, "", "", exit_code=code) for rank, code in enumerate(codes)]
     findings = findings_of(**shown, errors=ends)
     confirmed = {cause: finding.ranks for cause, finding in findings.items() if finding.status == "confirmed"}
