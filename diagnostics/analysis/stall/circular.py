@@ -159,13 +159,13 @@ def _out_of_step(job: JobState, rank: int, waits: Call) -> list[LeftOut]:
     paths = {on_path(waits), *(on_path(call) for call in answers[-1:])}
     if not answers or any(calls[:1] and calls[0].seq > 1 for calls in of_rank.values()):
         return []  # What a recorder has lost cannot be counted.
-    made = {own: Counter(path for path in map(on_path, calls) if path in paths) for own, calls in of_rank.items()}
-    vote = count_votes(waits.key, waits.seq, {own: max(counts.values()) for own, counts in made.items() if counts})
+    counted = {own: Counter(path for path in map(on_path, calls) if path in paths) for own, calls in of_rank.items()}
+    vote = count_votes(waits.key, waits.seq, {own: max(counts.values()) for own, counts in counted.items() if counts})
     if not vote.has_majority or not len(vote.present) > 2 or not {*vote.minority} & {rank, waits.peer}:
         return []
-    ends = any(len(made[own]) < len(paths) for own in vote.present)
-    often = max(made[vote.sides[0][0]].values())
-    return [LeftOut(own, max(made[own].values()), often, ends) for own in vote.minority]
+    ends = any(len(counted[own]) < len(paths) for own in vote.present)
+    often = max(counted[vote.sides[0][0]].values())
+    return [LeftOut(own, max(counted[own].values()), often, ends) for own in vote.minority]
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:
