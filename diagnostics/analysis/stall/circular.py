@@ -1,7 +1,9 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations
+from typing import Any
 
 from msgspec import Struct
 
@@ -83,6 +85,7 @@ class PointToPoint(Struct, frozen=True):
 
 
 CircularWait = GroupOrder | PointToPoint
+_OTHER_HALF = {"send": "recv", "recv": "send"}
 
 
 def circular_waits(job: JobState) -> list[CircularWait | Divergence]:
@@ -144,28 +147,39 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
     calls = tuple(sorted(p2p.items()))
     if not in_collectives and not scheduled:
-        left_out = next(filter(None, (_out_of_step(job, rank, call) for rank, call in calls)), [])
+        left_out = _out_of_step(job, calls)
     return PointToPoint(cycle, calls, in_collectives, peers, tuple(left_out), scheduled)
 
 
-def _out_of_step(job: JobState, rank: int, waits: Call) -> list[LeftOut]:
-    """Return the few ranks that made the messages of `rank` and its peer more or less often than most ranks.
+def _out_of_step(job: JobState, waits: Sequence[tuple[int, Call]]) -> list[LeftOut]:
+    """Return the few ranks that made the messages of a rank and its peer more or less often than most ranks.
 
     These are the call in which the rank waits, and the last one with which its peer answered it: all ranks come to one
     of them as often, as stages of a pipeline and members of a ring do. Two ranks alone show no majority.
     """
-    of_rank = {own: job.reading.calls(own, waits.key, messages=True) for own in sorted(job.survey.ranks)}
-    answers = [call for call in of_rank.get(waits.peer or 0, []) if (call.peer, call.p2p != waits.p2p) == (rank, True)]
-    paths = {on_path(waits), *(on_path(call) for call in answers[-1:])}
-    if not answers or any(calls[:1] and calls[0].seq > 1 for calls in of_rank.values()):
-        return []  # What a recorder has lost cannot be counted.
-    counted = {own: Counter(path for path in map(on_path, calls) if path in paths) for own, calls in of_rank.items()}
-    vote = count_votes(waits.key, waits.seq, {own: max(counts.values()) for own, counts in counted.items() if counts})
-    if not vote.has_majority or not len(vote.present) > 2 or not {*vote.minority} & {rank, waits.peer}:
+    key, counted, last = waits[0][1].key, dict[int, Counter[Any]](), dict[tuple[int, int | None, str], Any]()
+    for own in sorted(job.survey.ranks):
+        messages = job.reading.calls(own, key, messages=True)
+        if messages and messages[0].seq > 1:
+            return []  # What a recorder has lost cannot be counted.
+        counted[own] = Counter(map(on_path, messages))
+        last |= {(own, call.peer, call.p2p): on_path(call) for call in messages}
+    shared = Counter(path for counts in counted.values() for path in counts)
+    phases = dict[frozenset[Any], set[int]]()
+    for rank, call in waits:
+        answer = last.get((call.peer, rank, _OTHER_HALF[call.p2p])) if call.peer is not None else None
+        if call.peer is None or min(shared[on_path(call)], shared[answer]) < 2:
+            return []  # A call that no other rank makes is one of its own.
+        phases.setdefault(frozenset({on_path(call), answer}), set()).update((rank, call.peer))
+    # Whoever waits in a later phase has left the earlier one. A rank's first calls show their order.
+    order = {path: number for number, path in enumerate(counted[waits[0][0]])}
+    paths = min(phases, key=lambda paths: min(order.get(path, len(order)) for path in paths))
+    often = {own: [counts[path] for path in paths if path in counts] for own, counts in counted.items()}
+    vote = count_votes(key, 0, {own: max(counts) for own, counts in often.items() if counts})
+    if not vote.has_majority or not len(vote.present) > 2 or not phases[paths] & {*vote.minority}:
         return []
-    ends = any(len(counted[own]) < len(paths) for own in vote.present)
-    often = max(counted[vote.sides[0][0]].values())
-    return [LeftOut(own, max(counted[own].values()), often, ends) for own in vote.minority]
+    of_stage, most = any(len(often[own]) < len(paths) for own in vote.present), max(often[vote.sides[0][0]])
+    return [LeftOut(own, max(often[own]), most, of_stage) for own in vote.minority]
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:
@@ -175,7 +189,7 @@ def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call
     """
     key, half, end = waits.key, waits.p2p, on_path(collective)
     rounds: list[list[int]] = []
-    for own, to, direction in ((peer, rank, {"send": "recv", "recv": "send"}[half]), (rank, peer, half)):
+    for own, to, direction in ((peer, rank, _OTHER_HALF[half]), (rank, peer, half)):
         calls = job.reading.calls(own, collective.key) + job.reading.calls(own, key, messages=True)
         counts = [0]
         for call in sorted(calls, key=lambda call: call.created_s or 0.0):
