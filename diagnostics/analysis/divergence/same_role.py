@@ -7,7 +7,7 @@ Their next call shows who deviates.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import within
+from diagnostics.analysis.divergence.loop_exit import source_branches
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.vote import OF_JOB, count_votes, settled
@@ -138,6 +139,9 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     in_order = case.explanation.deviation not in {"change", "substitute", "swap"} and expected.stack != got.stack
     if expected.key != got.key and not in_order:
         return None  # Calls of two groups in another order, maybe by one line: the cycle of waits shows it.
+    same = (call for call, token in zip(peer.calls, peer.tokens, strict=True) if token == minority.tokens[at])
+    if expected.key != got.key and any(map(source_branches, same, repeat(got))):
+        return None  # So does a branch with the same calls.
     calls = tuple(originals[id(call)] for call in case.explanation.calls)
     key = expected.key if case.minority_rank in survey.members(expected.key) else got.key
     vote = settled((key, expected.seq if key == expected.key else got.seq), sorted(right), sorted(apart), or_tie=True)

@@ -1,10 +1,12 @@
 """Ranks of one role in groups of their own: who deviates where each group alone shows a tie or a cycle of waits."""
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall import job_state
@@ -114,3 +116,27 @@ def test_of_a_large_job_the_ranks_in_question_are_compared(tmp_path: Path, monke
     write(tmp_path, played({7: step(7, (12, 16))}))
     (cause,) = (finding for finding in detect(evidence(tmp_path, world_size=8)) if finding.status == "confirmed")
     assert (cause.cause, cause.ranks) == ("hang.conditional_collective", (7,))
+
+
+ORDERS = """\
+def train():
+    for step in range(9):
+        if rank == 5 and step == 6:
+            {first}
+            all_reduce(group=own)
+        {other}:
+            all_reduce(group=own)
+            all_reduce()
+"""
+
+
+@pytest.mark.parametrize(("other", "added"), [("else", False), ("if True", True)])
+def test_the_same_call_of_a_branch_with_another_order_is_not_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, added: bool
+) -> None:
+    tree = ast.parse(ORDERS.format(first="all_reduce()", other=other))
+    monkeypatch.setattr(source_text, "_tree", lambda file, before_s: tree if file == "/job/train.py" else None)
+    programs = {rank: [Op(size=7, line=7, group=str(1 + rank // 2)), Op(size=8, line=8)] * 7 for rank in range(8)}
+    programs[5][-2:] = [Op(size=8, line=4), Op(size=7, line=5, group="3")]
+    case = divergence_of(tmp_path, Job(programs, PAIRS, descriptions=TP))
+    assert (case is not None) == added and (case is None or case.culprits == (5,))
