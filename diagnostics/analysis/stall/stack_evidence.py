@@ -97,9 +97,11 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     calls = {(place.op, place.site) for place in inside.values()}
     if len(calls) == 1 and outside and job.stands_still():
         activities = {rank: activity.doing(dump, taken_s(job.evidence, dump)) for rank, dump in sorted(outside.items())}
-        if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in activities.values()):
-            return None
-        return HostOutside(activities, {rank: outside[rank].file for rank in activities}, inside)
+        doing = {at.doing for at in activities.values()}
+        if doing & {"unknown", "collective", "importing"} or ("user code" in doing and not job.gave_up()):
+            return None  # Whoever computes may only be slow, unless the job's own watchdog has waited long enough.
+        files = {rank: outside[rank].file for rank in activities}
+        return HostOutside(activities, files, inside, working="user code" in doing)
     if len(calls) == 2 and not outside and not {op for op, _ in calls} <= TRANSFERS:
         divergence = compared(inside, job.world())
         if divergence is not None and divergence.culprits and _explained_by_source(divergence):

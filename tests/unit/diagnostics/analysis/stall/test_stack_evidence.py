@@ -226,3 +226,12 @@ def test_all_ranks_that_dumped_their_stacks_and_ended_alike_had_given_up(
     findings = findings_of(**shown, errors=ends)
     confirmed = {cause: finding.ranks for cause, finding in findings.items() if finding.status == "confirmed"}
     assert (confirmed == {"host_stall": (1,)}) == confirmed_late and (confirmed_late or "host_stall" not in confirmed)
+
+
+@pytest.mark.parametrize(("codes", "count"), [((17, 17, 17), 1), ((17, 17, 1), 0)])
+def test_then_a_rank_in_user_code_had_not_come_either(codes: tuple[int, ...], count: int) -> None:
+    frames = [inside("all_reduce", LOOP), FETCHING[1:], inside("all_reduce", LOOP)]
+    ends = [RankError(rank, "launcher.log", 9 + rank, "", "", exit_code=code) for rank, code in enumerate(codes)]
+    findings = findings_of(stacks=[stack(rank, path) for rank, path in enumerate(frames)], world_size=3, errors=ends)
+    sure = [(finding.ranks, finding.confidence) for finding in findings.values() if finding.status == "confirmed"]
+    assert sure == [((1,), 0.6)] * count
