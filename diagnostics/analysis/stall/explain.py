@@ -26,9 +26,10 @@ from diagnostics.analysis.stall.size_mismatch import at_met_sizes, size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks, makes_group_alone
 from diagnostics.analysis.stall.startup import Meeting, Startup, StartupFailed, startup
 from diagnostics.analysis.wait_graph.graph import Operation
-from diagnostics.contract.findings import Basis, Finding, Group
+from diagnostics.contract.findings import SUSPECTED, Basis, Finding, Group
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import ROOTED, Call, GroupKey
+from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence
 
 BEFORE = AFTER = 12  # A convention: number of positions that fit in the report's drawing.
@@ -213,7 +214,19 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         stall.circular += (seen,)
     else:
         stall.stacks = seen
+    died = _threads_that_died(evidence)
+    for case in stall.divergences if died else ():
+        if any((at.file, at.function) in died for at in case.majority.stack):  # This, too, leaves the call out.
+            rest = tuple(other for other in stall.divergences if other is not case)
+            stall.divergences, stall.inferred = rest, (*stall.inferred, replace(case, limit=SUSPECTED))
     return stall
+
+
+def _threads_that_died(evidence: Evidence) -> set[tuple[str, str]]:
+    """Return file and function of the lines in which exceptions of their own ended side threads, of whatever rank."""
+    errors = [fact.fields for fact in evidence.facts if fact.kind == "side_error"]
+    own = [e for e in errors if not is_victim(kind_of_exception(e["type"], e["message"], e["frames"]))]
+    return {(at.file, at.function) for error in own for at in error["frames"]}
 
 
 def roots_differ(job: JobState) -> list[Divergence]:

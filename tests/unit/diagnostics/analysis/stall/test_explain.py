@@ -562,3 +562,22 @@ def test_ranks_that_call_the_same_have_no_divergence(seed: int) -> None:
     if case is not None:
         stall = explained(replace(case, edited=case.common, blocked=False))
         assert not stall.divergences and not diverge(replace(case, edited=case.common, blocked=False))[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "function", "sure"),
+    [
+        ("ValueError: bad metric", "train", False),
+        ("ValueError: bad metric", "download", True),  # Another thread's.
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:5] Connection closed by peer [10.0.0.2]:9", "train", True),
+    ],
+)
+def test_an_exception_in_the_thread_that_makes_a_missed_call_leaves_it_out_too(
+    tmp_path: Path, error: str, function: str, sure: bool
+) -> None:
+    write(tmp_path, job(4, [*STEP, *STEP, A], {2: [*STEP, A, C]}))
+    kind, _, message = error.partition(": ")
+    fields = {"type": kind, "message": message, "frames": (Frame("/job/train.py", 44, function),)}
+    facts = [LogFact("side_error", None, "stderr.log", 10, error, fields)]
+    (cause,) = (case for case in detect(evidence(tmp_path, world_size=4, facts=facts)) if case.status == "confirmed")
+    assert (cause.ranks, cause.confidence >= 0.6) == ((2,), sure)
