@@ -1,8 +1,8 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import combinations, pairwise, permutations
+from collections.abc import Collection, Sequence
+from itertools import combinations, groupby, pairwise, permutations
 from typing import Any
 
 from msgspec import Struct
@@ -178,8 +178,21 @@ def _out_of_step(job: JobState, waits: Sequence[tuple[int, Call]]) -> list[LeftO
     vote = count_votes(key, 0, {own: max(counts) for own, counts in often.items() if counts})
     if not vote.has_majority or not len(vote.present) > 2 or not phases[paths] & {*vote.minority}:
         return []
-    of_stage, most = any(len(often[own]) < len(paths) for own in vote.present), max(often[vote.sides[0][0]])
-    return [LeftOut(own, max(often[own]), most, of_stage) for own in vote.minority]
+    # In their last round, too: whoever is a round behind is held up by others.
+    rows = {own: _last_row(job.reading.calls(own, key, messages=True), paths) for own in vote.present}
+    by_row, heads = count_votes(key, 0, rows), {own: job.survey.ranks[own].p2p[:1] for own in vote.minority}
+    # Who made fewer has left that phase; who made more is still in it.
+    within = {own for own, pending in heads.items() if paths & {on_path(call) for call in pending}}
+    of_stage, most = any(len(often[own]) < len(paths) for own in vote.present), rows[by_row.sides[0][0]]
+    if by_row.minority != vote.minority or any((own in within) == (rows[own] < most) for own in vote.minority):
+        return []
+    return [LeftOut(own, rows[own], most, of_stage) for own in vote.minority]
+
+
+def _last_row(calls: Sequence[Call], paths: Collection[Any]) -> int:
+    """Return how often a rank made one of these calls in the last row of messages that are all at these paths."""
+    rows = [Counter(map(on_path, row)) for within, row in groupby(calls, lambda call: on_path(call) in paths) if within]
+    return max(rows[-1].values(), default=0) if rows else 0
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:

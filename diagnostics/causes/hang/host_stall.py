@@ -67,11 +67,13 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     else:
         place = _parts.where(first, case.last, _parts.says("last_called", what=case.last.text) if case.last else None)
     stack = EvidenceItem("stacks", case.stack_file, _parts.says("of_rank", rank=first, what=_parts.doing(at)))
+    # One rank that waits for several may have made a call of its own.
+    seen = level.PLAUSIBLE if len(case.waiting) == 1 < len(case.ranks) else level.SEEN
     return _parts.confirmed(
         job,
         _late_host(case),
         # It may have exited, or be in a call that gloo does not record.
-        level.SEEN if case.has_stack else level.WATCHDOGS["apart"] if case.lines else level.OPEN,
+        seen if case.has_stack else level.WATCHDOGS["apart"] if case.lines else level.OPEN,
         basis="records" if case.has_stack or case.lines else "places",
         seen={**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
         evidence=[stack] if case.stack_file else _parts.lines(case.lines),
