@@ -1,4 +1,4 @@
-"""The state of each device: clocks, throttling, ECC, rows, processes."""
+"""The state of each device: clocks, throttling, ECC, rows, processes, NVLink, PCIe."""
 
 import os
 import subprocess
@@ -28,11 +28,21 @@ BAD = [
     ("remapped_rows", {"1.rows_failed": 1}, "failure", "GPU 1: a row could not be remapped", "ROW_REMAPPER -i 1"),
     ("remapped_rows", {"rows": "!3", "1.pages_pending": 1}, "warning", "page will be retired", "--gpu-reset -i 1"),
     ("gpu_processes", {"0.memory_used": 40_000_000_000}, "warning", "in use by processes that are not", "/dev/nvidia0"),
+    ("nvlink", {"0.link.2": 0}, "failure", "GPU 0: NVLink 2 down, 3 of 4 up", "nvidia-smi nvlink -s -i 0"),
+    ("nvlink", {"1.link": 0}, "failure", "GPU 1: fewer links up (0) than the others (4)", "nvidia-smi nvlink -s"),
+    ("nvlink", {"1.link_crc.3": 7}, "warning", "GPU 1: NVLink 3 has 7 CRC errors", "nvlink -e -i 1"),
+    ("nvlink", {"0.fabric": 2}, "failure", "NVSwitch fabric: in progress", "nvidia-fabricmanager"),
+    ("nvlink", {"0.fabric": 3, "0.fabric_status": 999}, "failure", "fabric: error 999", "fabricmanager"),
+    ("pcie", {"1.pcie_width": 4}, "warning", "GPU 1: PCIe x4 of x16", "lspci -vv -s 0000:3c:00"),
+    ("pcie", {"0.busy": 99, "0.pcie_generation": 1}, "warning", "busy on PCIe generation 1 of 5", "lspci"),
+    ("pcie", {"0.pcie_replays": 12345}, "warning", "GPU 0: 12,345 PCIe transfers were repeated", "lspci"),
 ]  # fmt: skip
 NOT_BAD = [
     ("clocks", {"sm_clock": 210}),  # idle
     ("throttling", {"throttle": 0x4, "busy": 99}),  # the power cap is how a device works under load
     ("ecc", {"ecc_corrected": 12}),
+    ("pcie", {"pcie_generation": 1}),  # an idle link saves power
+    ("nvlink", {"fabric": 3}),
 ]
 SILENT = [
     ("clocks", {"sm_clock": "!3", "max_clock": "!3"}, "do not report it"),
@@ -41,6 +51,9 @@ SILENT = [
     ("remapped_rows", {"rows": "!3", "pages_pending": "!3"}, "do not report it"),
     ("gpu_processes", {"process": "!3", "memory": "!3"}, "do not report it"),
     ("clocks", {"devices": 0}, "lists no device"),
+    ("nvlink", {"links": "!3"}, "do not report it"),
+    ("nvlink", {"link": 0}, "no link is up on any GPU"),
+    ("pcie", {"pcie_width": "!3"}, "do not report it"),
 ]
 
 
