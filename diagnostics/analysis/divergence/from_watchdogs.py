@@ -237,5 +237,5 @@ def _gap(evidence: Evidence, group: GroupLog, busy: set[int]) -> Divergence | Gr
         return None
     waiting, late = sorted(group.waits), sorted(behind)
     members = range(evidence.world_size or 0) if group.default else ()
-    more = {"limit": WATCHDOGS["apart"], "lines": (behind[late[0]].fact, first.fact)}
-    return made_alone(waiting, late, unknown(group.key, seq - 1), first.call(group), members, **more) or group
+    last, limit, lines = unknown(group.key, seq - 1), WATCHDOGS["apart"], (behind[late[0]].fact, first.fact)
+    return made_alone(waiting, late, last, first.call(group), members, limit=limit, lines=lines) or group

@@ -28,24 +28,19 @@ def unknown(key: GroupKey, seq: int) -> Call:
 
 
 def made_alone(
-    waiting: Sequence[int], others: Sequence[int], last: Call, call: Call, members: Iterable[int] = (), **more: Any
-) -> Divergence | None:
+    waiting: Sequence[int], others: Sequence[int], last: Call, call: Call, members: Iterable[int] = (), *,
+    past: bool = False, **more: Any,
+) -> Divergence | None:  # fmt: skip
     """Return the divergence of few ranks that wait in a call, while the others agree and made none after `last`.
 
-    Return None if these are not most of the `members`: then they are late.
+    Return None if these are not most of the `members`: then they are late. `past` says that they are past its line.
     """
     at = call.key, call.seq
     vote = count_votes(*at, dict.fromkeys(waiting, True) | dict.fromkeys(others, False), members)
     if not vote.has_majority or others[0] not in vote.sides[0]:
         return None
-    vote, alone = settled(at, others, waiting), support("others agree outside")
+    vote, alone = settled(at, others, waiting), support("peers past that line" if past else "others agree outside")
     return edited(vote, (last, call), ("insert", "within"), alone, ended="majority", **more)
-
-
-def gone_past(waiting: Sequence[int], others: Sequence[int], last: Call, call: Call) -> Divergence:
-    """Return the divergence of a rank that alone waits in a call from `others`, whose hosts are past its line."""
-    vote, past = settled((call.key, call.seq), others, waiting), support("peers past that line")
-    return edited(vote, (last, call), ("insert", "within"), past, ended="majority")
 
 
 def passed(vote: Vote, ranks: Sequence[int], expected: Call, pending: Call, **more: Any) -> Divergence:

@@ -214,11 +214,10 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         stall.circular += (seen,)
     else:
         stall.stacks = seen
-    died = _threads_that_died(evidence)
-    for case in stall.divergences if died else ():
-        if any((at.file, at.function) in died for at in case.majority.stack):  # This, too, leaves the call out.
-            rest = tuple(other for other in stall.divergences if other is not case)
-            stall.divergences, stall.inferred = rest, (*stall.inferred, replace(case, limit=SUSPECTED))
+    died = _threads_that_died(evidence)  # An exception in the thread that makes a call leaves it out, too.
+    doubted = [case for case in stall.divergences if any((at.file, at.function) in died for at in case.majority.stack)]
+    stall.divergences = tuple(case for case in stall.divergences if case not in doubted)
+    stall.inferred += tuple(replace(case, limit=SUSPECTED) for case in doubted)
     return stall
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence import from_watchdogs
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.divergence.single_calls import gone_past, made_alone, unknown
+from diagnostics.analysis.divergence.single_calls import made_alone, unknown
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, read_counted
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -70,13 +70,15 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
     waiting = tuple(job.waits.waiting[operation])
     call, stacks = job.waits.calls[waiting[0], operation], job.latest_stacks()
     absent = job.waits.absent[operation]
-    if set(absent) <= set(idle) and _agree_outside(job, operation, stacks):
-        last_call = job.survey.ranks[absent[0]].last or unknown(call.key, 0)
-        limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
-        if (alone := made_alone(waiting, absent, last_call, call, limit=limit)) is not None:
+    if set(absent) <= set(idle):
+        last_call, alone = job.survey.ranks[absent[0]].last or unknown(call.key, 0), None
+        if _agree_outside(job, operation, stacks):
+            limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
+            alone = made_alone(waiting, absent, last_call, call, limit=limit)
+        elif len(waiting) == 1 and _for_one_rank(call, absent, stacks):
+            alone = made_alone(waiting, absent, last_call, call, past=True)
+        if alone is not None:
             return alone
-    if len(waiting) == 1 and set(absent) <= set(idle) and _for_one_rank(call, absent, stacks):
-        return gone_past(waiting, absent, job.survey.ranks[absent[0]].last or unknown(call.key, 0), call)
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
     at = activity.doing(stacks[first], taken_s(job.evidence, stacks[first])) if first in stacks else activity.NOWHERE
