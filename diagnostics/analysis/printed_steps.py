@@ -217,12 +217,13 @@ def step_text(step: float) -> str:
 
 def jump(log: Printed, least: int = LEAST_AFTER) -> Jump | None:
     """Return where the loss jumps for at least so many steps, or climbs to far above its initial value, for good."""
-    points = last_run(log.series, log.series.loss)
-    loss = [log.series.loss[n] for n in points]
-    case = change(log.file, log.series, points, loss, least)
+    series = log.series
+    points = last_run(series, series.loss)
+    loss = [series.loss[n] for n in points]
+    case = change(log.file, series, points, loss, least)
     if case is not None:
-        at, rates = bisect(log.series.lines, case.line), log.series.lr[points[0] :] or [math.nan]
-        near = {*log.series.lines[max(0, at - 2) : at + 1]}
+        at, rates = bisect(series.lines, case.line), series.lr[points[0] :] or [math.nan]
+        near = {*series.lines[max(0, at - 2) : at + 1]}
         announced = any(near & lines and len(lines) <= _STAGES for lines in log.steps.announced.values())
         searches = max(rates) == rates[-1] > _SEARCH * rates[len(rates) // 2] > 0  # A warm-up doubles it at most.
         case = replace(case, meant=announced or searches)
@@ -231,8 +232,9 @@ def jump(log: Printed, least: int = LEAST_AFTER) -> Jump | None:
 
 def risen_norm(log: Printed) -> Jump | None:
     """Return where the gradient norm rises for good by an order of magnitude, whatever the loss does."""
-    rows = last_run(log.series, log.series.norm)
-    case = change(log.file, log.series, rows, [log.series.norm[n] for n in rows], LEAST_AFTER)
+    series, norm = log.series, log.series.norm
+    rows = last_run(series, norm)
+    case = change(log.file, series, rows, [norm[n] for n in rows], LEAST_AFTER)
     return case if case is not None and case.after > _NORM_RATIO * case.before else None
 
 

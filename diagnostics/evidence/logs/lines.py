@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits, blocks
@@ -41,6 +41,8 @@ _PIECE, _GOES_ON = (_TEXT[name].pattern.encode() for name in ("piece", "goes_on"
 _RECORD, _OF_RANK = (re.compile(_TEXT[name].pattern.encode()) for name in ("record", "record_of_rank"))
 _JOINED = 100  # Bytes of a line from which it may hold several records.
 _JOINT, _ENTITY = re.compile(rb"\n" + _PIECE), re.compile(_TEXT["entity"].pattern.encode())
+_MASK = bytes.maketrans(b"123456789", b"000000000")
+_PLAIN = 10_000  # Chosen: maximum number of different lines without a word that are kept, but for those of one block.
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 2)
@@ -168,6 +170,8 @@ class LineReader(Struct):
     """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
     widths: tuple[int, int] = (0, 0)
     """Least and largest length of the lines that were folded, as `widths_of` returns them."""
+    plain: set[bytes] = field(default_factory=set)
+    """Lines without a word, with every digit replaced."""
     word_indices: tuple[int, ...] = ()
     """Indices of the words that are in the line that was yielded last."""
 
@@ -229,8 +233,15 @@ class LineReader(Struct):
 
     def _hits(self, data: bytes) -> list[tuple[int, int]]:
         """Return the positions of the words, each once in a line, and their indices."""
-        hits = []
-        for index, word in enumerate(self.words):
+        # Most lines repeat earlier ones with other numbers: only what is new is searched for all words.
+        masked = {*data.translate(_MASK).split(b"\n")} - self.plain
+        rows = enumerate(zip(self.words, (word.translate(_MASK) for word in self.words), strict=True))
+        text, hits = b"\n".join(masked), []
+        words = [(index, word, mask) for index, (word, mask) in rows if mask in text]
+        present = re.compile(b"|".join(re.escape(mask) for *_, mask in words)) if words else None
+        self.plain = self.plain if len(self.plain) < _PLAIN else set()
+        self.plain |= {line for line in masked if len(line) < MATCHED and not (present and present.search(line))}
+        for index, word, _ in words:
             at = data.find(word)
             while at >= 0:
                 hits.append((at, index))

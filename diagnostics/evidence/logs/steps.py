@@ -5,7 +5,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate, islice, pairwise, repeat
 from math import inf, isfinite, nan
 from statistics import median
@@ -49,6 +49,11 @@ _CHANGE = re.compile("".join(_TABLE["change"]).encode())
 _SETTINGS, _MOST = [name.encode() for name in _TABLE["setting"]], 50  # Changes that are read of a block of lines.
 _VALUE, _SHIFT = _TABLE["value"].encode(), "".join(_TABLE["shift"]).encode()
 _REMARK = 2000  # Chosen: characters between two steps in which a change is announced.
+
+
+@lru_cache(10_000)  # Most texts between two steps differ in numbers only.
+def _remarks(text: bytes) -> frozenset[bytes]:
+    return frozenset(_CHANGE.findall(text))
 
 
 def _zeros() -> "array[float]":
@@ -228,7 +233,7 @@ class Steps(Struct):
         series.lines.extend([*accumulate(newlines, initial=number)][1:])
         for text, lines, line in zip(between[:-1], newlines, series.lines[-len(newlines) :], strict=True):
             if lines > 1 and len(text) <= _REMARK:
-                for about in {re.sub(rb"\d+", b"#", remark) for remark in _CHANGE.findall(text)}:
+                for about in _remarks(re.sub(rb"\d+", b"#", text)):
                     if len(self.announced) < MAX_POINTS:
                         self.announced.setdefault(about, set()).add(line)
         columns = dict(zip(regex.groupindex, groups, strict=True))

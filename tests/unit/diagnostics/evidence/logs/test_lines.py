@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs import lines as module
 from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, label_of, records, split
 
 
@@ -227,3 +228,17 @@ LEVEL = "[2021-11-25 02:07:16,494] [INFO] "
 )
 def test_records_that_lost_their_newlines(parts: tuple[str, ...]) -> None:
     assert records(" ".join(parts).encode()) == [part.rstrip().encode() for part in parts]
+
+
+@pytest.mark.parametrize("kept", [10_000, 2])
+def test_a_line_that_repeats_others_with_another_number_is_found(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr(module, "_PLAIN", kept)
+    shapes = ["status 11", "ok 5%|", "rank 7 of 9", "plain"]
+    rows = [shape.replace("1", str(n % 10), 1) for n in range(200) for shape in shapes]
+    rows[333:333] = ["status 12 follows"]
+    (tmp_path / "log").write_text("\n".join(rows))
+    monkeypatch.setattr(module, "blocks", lambda path, *_, **__: [f"{row}\n".encode() for row in rows])
+    reader = LineReader(tmp_path / "log", Limits(), (b"status 12", b"s 21"), lambda: False)
+    found = [number for number, row in enumerate(rows, 1) if "status 12" in row or "s 21" in row]
+    assert [number for number, _ in reader.lines()] == found
+    assert 334 in found and len(found) == 41
