@@ -109,8 +109,9 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     shown |= {cause.id for cause in built_in() if cause.weighed and weighed}
     findings = (item.finding for item in report.findings)
     suspicions = [finding for finding in findings if finding.suspected and finding.cause not in shown]
-    for finding in suspicions[:_BRIEF]:
-        rows.append(doc.Field("maybe", f"{_named(report, finding)}: {text_of(finding).summary}", "warn"))
+    at = next((n for n, row in enumerate(rows) if row.label in ("maybe", "needed")), len(rows))
+    texts = [f"{_named(report, finding)}: {text_of(finding).summary}" for finding in suspicions[:_BRIEF]]
+    rows[at:at] = [doc.Field("maybe", text, "warn") for text in texts]
     unsure = report.root_causes and report.root_causes[0].confidence < CERTAIN
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)

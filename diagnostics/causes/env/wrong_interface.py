@@ -35,7 +35,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
         )
 
     def saying(row: str, facts: Sequence[LogFact]) -> list[LogFact]:
-        return [fact for fact in facts if _WHY[row].search(str(fact.fields.get("why")))]
+        return [fact for fact in facts if _WHY[row].search(f"{fact.fields.get('peer', '')} {fact.fields.get('why')}")]
 
     by_kind = grouped((fact.kind, fact) for fact in job.log)
     if missing := by_kind["interface_missing"]:
@@ -47,8 +47,8 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     loops = [(fact, _WHY["loopback"].search(str(fact.fields.get("why")))) for fact in by_kind["mesh_failed"]]
     if loop := [fact for fact, ends in loops if ends and (nnodes or int(ends["ranks"]) / _ON_A_NODE) > 1]:
         return finding("loopback", "", loop, level.PLAUSIBLE)
-    if nnodes is None and (loop := saying("to_loopback", by_kind["mesh_failed"])):
-        return finding("loopback", "", loop, level.SUSPECTED)
+    if nnodes is None and not by_kind["one_node"] and (loop := saying("to_loopback", by_kind["mesh_failed"])):
+        return finding("to_loopback", "", loop, level.SUSPECTED)
     failed = by_kind["nccl_connect"]
     announced = by_kind["nccl_bootstrap"]
     if link := [fact for fact in failed if network_inside("link", fact.fields.get("peer"))]:

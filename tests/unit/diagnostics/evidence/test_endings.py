@@ -154,6 +154,8 @@ OUT_OF_MEMORY = [
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.7.7]:57000"
 LOST_PEER = [
     ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent 0 params.", "lost_peer"),
+    ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent 1065353216 params.", "lost_peer"),
+    ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent -8 params.", "lost_peer"),
     ("RuntimeError", "oneCCL: allgatherv_ring.hpp:83 run: EXCEPTION: atl_comm->wait(ep_idx, req) fails with status: 1", "lost_peer"),
     ("RuntimeError", GLOO, "lost_peer"),
     ("RuntimeError", "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:3911", "lost_peer"),

@@ -136,6 +136,10 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
          "NCCL failed (Net : Call", "nc -vz"),
         ("[rank5]: RuntimeError: DDP expects same model across all ranks, but Rank 5 has 8 params, while rank 0 has "
          "inconsistent 0 params.\n", "NCCL failed on rank 5 (Rank 5 has 8 params, while rank 0", "NCCL_P2P_DISABLE=1"),
+        ("[rank5]: RuntimeError: DDP expects same model across all ranks, but Rank 5 has 8 params, while rank 0 has "
+         "inconsistent 1065353216 params.\n", "NCCL failed on rank 5 (Rank 5 has 8 params, while", "another call"),
+        ("n1:1:2 [0] include/socket.h:344 WARN Socket creation failed : Address family not supported by protocol\n",
+         "NCCL warned: Socket creation failed", "ip -br address"),
         ("n8:1:2 [0] shm.h:27 NCCL WARN Call to shm_open failed : Permission denied\n", "NCCL warned: Call to shm_open",
          "ls -ld /dev/shm"),
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:"

@@ -34,6 +34,10 @@ def test_open_files_that_really_ran_out(tmp_path: Path) -> None:
         ("/bin/sh: fork: retry: Resource temporarily unavailable\n", "threads and processes"),
         ("h:1:2 [0] ibvwrap.cc:94 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
          "h:1:2 [0] NCCL INFO transport.cc:33 -> 2\n", "locked memory"),
+        ("Libfabric EFA provider has encountered an internal error:\n\nLibfabric error: (-12) Cannot allocate memory\n",
+         "locked memory"),
+        ("h:1:2 [0] NCCL WARN NET/OFI Couldn't enable endpoint. RC: -12, ERROR: Cannot allocate memory\n"
+         "h:1:2 [0] NCCL INFO include/net.h:23 -> 2\n", "locked memory"),
     ],
 )  # fmt: skip
 def test_texts_of_libraries(tmp_path: Path, line: str, limit: str) -> None:

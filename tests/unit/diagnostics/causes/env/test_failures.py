@@ -81,6 +81,26 @@ def test_a_driver_that_is_too_old_for_its_cuda(tmp_path, end):
     assert first.cause == VERSION and "newer driver" in text_of(first).remedies[0].change
 
 
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("[rank1]: torch.AcceleratorError: HIP error: invalid device function", "rocminfo"),
+        ("RuntimeError: CUDA error: invalid device function", "get_arch_list"),
+        ("hipErrorNoBinaryForGpu: Unable to find code object for all current devices!", "get_arch_list"),
+        ("RuntimeError: CUDA error: invalid device ordinal", ""),
+        ("RuntimeError: HIP error: invalid device pointer", ""),
+        ("RuntimeError: Error 802: system not yet initialized", "nvidia-fabricmanager"),
+        ("n8: Test CUDA failure common.cu:941 'system not yet initialized'", "nvidia-fabricmanager"),
+        ("[rank3]: Cuda failure 802 'system not yet initialized'", "nvidia-fabricmanager"),
+        ("RuntimeError: the logging system not yet initialized", ""),
+    ],
+)
+def test_a_device_without_kernels_and_a_fabric_that_is_not_set_up(tmp_path, line, fix):
+    (tmp_path / "train.log").write_text(f"step 1 loss 2.0\n{line}\n")
+    roots = [root for root in diagnose(tmp_path).root_causes if root.cause == VERSION]
+    assert [fix in text_of(root).remedies[0].change for root in roots] == [True] * bool(fix)
+
+
 def test_two_ranks_on_one_gpu():
     text = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
     fields = {"first": 1, "second": 0, "gpu": "1b000"}

@@ -4,6 +4,8 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.report import terminal
+from diagnostics.report.diagnosis import document
 from tests.unit.diagnostics.causes.env.evidence import decide, dtk_run, fact, job
 from tests.unit.diagnostics.causes.env.test_lint import RDMA
 
@@ -173,3 +175,22 @@ def test_a_connection_that_failed_and_was_tried_again(tmp_path, before, decided)
     (tmp_path / "train.log").write_text(f"{before}{failed}{CLOSED}")
     rows = [(root.cause, root.confidence) for root in diagnose(tmp_path).root_causes]
     assert rows == ([("env.wrong_interface", 0.6)] if decided else [])
+
+
+@pytest.mark.parametrize(
+    ("peer", "launcher", "suspected"),
+    [
+        ("127.0.1.1", "", True),
+        ("10.0.0.7", "", False),
+        ("127.0.1.1", "+ torchrun --nnodes 1 --nproc-per-node 8 train.py\n", False),  # It ended: nobody listens there.
+    ],
+)
+def test_a_refused_loopback_address_is_a_suspicion_unless_there_is_one_node(tmp_path, peer, launcher, suspected):
+    text = f"RuntimeError: [/b/gloo/transport/tcp/pair.cc:799] connect [{peer}]:3210: Connection refused\n"
+    (tmp_path / "train.log").write_text(launcher + text)
+    report = diagnose(tmp_path)
+    found = {each.finding.cause for each in report.findings if each.finding.suspected}
+    assert not report.root_causes and ("env.wrong_interface" in found) is suspected
+    shown = terminal.render(document(report, brief=True), columns=None, colour=False).splitlines()
+    labels = [line.split()[0] for line in shown if line[:1].isalpha()]
+    assert not suspected or labels.index("maybe") < labels.index("needed")

@@ -229,6 +229,17 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         None,
         {"why": "Connection timed out"},
     ),
+    "any warning of nccl 2.2": ("n1:18:11 [0] transport/p2p.cu:57 WARN failed to open x", "nccl_warn", None, {"warning": "failed to open x"}),
+    "a test of nccl": ("n1: Test CUDA failure common.cu:9 'out of x'", "cuda_error", None, {"ends": "common.cu:9", "error": "out of x"}),
+    "a macro": ("Failed: Cuda error /w/a.cuh:5 'misaligned'", "cuda_error", None, {"ends": "/w/a.cuh:5", "error": "misaligned"}),
+    "memory of EFA": ("Libfabric error: (-12) Cannot allocate memory", "system_limit", None, {"locked": "Libfabric error: (-12)"}),
+    "memory of a Mac": (
+        "RuntimeError: MPS backend out of memory (MPS allocated: 5.00 GB, other allocations: 9.00 GB, max allowed: 20.00 GB). "
+        "Tried to allocate 2.00 MB on private pool.",
+        "cuda_oom",
+        None,
+        {"requested_bytes": 2 << 20, "total_bytes": 20 << 30},
+    ),
     "kubeflow's pod": (
         "1.7e+09\tDEBUG\tevents\tPod: jobs.net-worker-1 exited with code 3\t{}",
         "torchrun_failed",
