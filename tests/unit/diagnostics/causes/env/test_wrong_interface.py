@@ -189,8 +189,8 @@ def test_a_refused_loopback_address_is_a_suspicion_unless_there_is_one_node(tmp_
     text = f"RuntimeError: [/b/gloo/transport/tcp/pair.cc:799] connect [{peer}]:3210: Connection refused\n"
     (tmp_path / "train.log").write_text(launcher + text)
     report = diagnose(tmp_path)
-    found = {each.finding.cause for each in report.findings if each.finding.suspected}
-    assert not report.root_causes and ("env.wrong_interface" in found) is suspected
+    causes = {each.finding.cause for each in report.findings if each.finding.suspected}
+    assert not report.root_causes and ("env.wrong_interface" in causes) is suspected
     shown = terminal.render(document(report, brief=True), columns=None, colour=False).splitlines()
     labels = [line.split()[0] for line in shown if line[:1].isalpha()]
     assert not suspected or labels.index("maybe") < labels.index("needed")
