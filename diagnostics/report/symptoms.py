@@ -63,11 +63,14 @@ def rows(report: Report) -> Iterator[Field]:
     """Yield the waiting ranks with call and time, the position of the others, likely causes, and how to confirm one."""
     symptoms = report.waiting
     yield from positions(symptoms) if symptoms is not None else _recorded(report)
+    last: tuple[object, ...] = ()
     for suspicion in report.suspicions:
+        signs = suspicion.speaks_for
         ranks = f", {formatting.ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
         against = _said("against", reasons=suspicion.speaks_against) if suspicion.speaks_against else ""
-        yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
+        yield Field("maybe", f"{named}: {_said('same') if signs == last else '; '.join(signs)}{against}", "warn")
+        last = signs
     if report.suspicions or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
         yield Field("needed", needed(report, symptoms))
 

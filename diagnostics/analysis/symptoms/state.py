@@ -263,11 +263,17 @@ class Symptoms(Struct, frozen=True):
 
     @property
     def by_position(self) -> tuple[Waiting, ...]:
-        """The waits of one group at different positions, the lowest first; empty if there are none."""
-        placed = [wait for wait in self.waits if wait.seq is not None and wait.ranks]
-        placed.sort(key=lambda wait: wait.seq or 0)
-        for group in dict.fromkeys(wait.group for wait in placed):
-            own = [wait for wait in placed if wait.group == group]
+        """The waits of one group at different positions, the lowest first; empty if there are none.
+
+        Waits whose group no line names may be those of the only group that is named, at positions near to each other.
+        """
+        placed = [(wait.seq, wait) for wait in self.waits if wait.seq is not None and wait.ranks]
+        placed.sort(key=lambda place: place[0])
+        last = {wait.group: seq for seq, wait in placed}
+        for group in last:
+            near = (NEAR * last[group], last[group] / NEAR)
+            joins = len(last) == 2 and group
+            own = [wait for seq, wait in placed if wait.group == group or (joins and near[0] < seq < near[1])]
             low, high = own[0].seq or 0, own[-1].seq or 0
             if all(wait.counted for wait in own) and low < high and (group or low > NEAR * high):
                 return tuple(own)

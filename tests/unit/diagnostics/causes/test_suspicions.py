@@ -215,6 +215,19 @@ def test_a_rank_on_whose_device_another_one_waits_is_one_call_behind_at_most() -
 
 
 @pytest.mark.parametrize(
+    ("seq", "more", "compared"),
+    [
+        (4998, (), True),
+        (40, (), False),  # Of another group: each counts for itself.
+        (4998, (replace(WAIT, ranks=(2,), group="tp"),), False),  # It may be one of either.
+    ],
+)
+def test_a_wait_whose_group_no_line_names_is_compared_with_the_only_named_group(seq, more, compared) -> None:  # type: ignore[no-untyped-def]
+    apart = stands(WAIT, *more, replace(WAIT, ranks=(1,), seq=seq, completed=None, enqueued=None, group=""))
+    assert ("positions_differ" in clues(apart)) is compared
+
+
+@pytest.mark.parametrize(
     ("requests", "free", "steps", "likeliest"),
     [
         (29 << 30, 28 << 30, 0, {"memory.activations"}),  # What it held is far less than what one tensor asks for.
