@@ -58,10 +58,8 @@ class Options(Struct, frozen=True):
 def diagnose(path: Path, options: Options | None = None, source: str = "") -> Report:
     """Diagnose a run folder, or the files of any job.
 
-    `source` is the name of the path in the report.
-
-    Raises:
-        DiagnosticsError: `path` contains no evidence, or a tree file is invalid.
+    `source` is the name of the path in the report. DiagnosticsError if `path` contains no evidence, or a tree file is
+    invalid.
     """
     from diagnostics.evidence.job.gather import gather
 

@@ -5,7 +5,7 @@ names is read if it exists here and is older than the call; otherwise the answer
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -86,6 +86,33 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
         Frame(around.file, line, around.function if at is own else "")
         for line, at in zip(lines, functions, strict=True)
     ]
+
+
+def calls_at(frame: Frame, before_s: float | None, name: str) -> set[str]:
+    """Return the text of the calls that a line makes, as `ast.unparse` writes them; those of `name`, if any is."""
+    tree = _tree(frame.file, before_s)
+    calls = [node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if call.lineno == frame.line]
+    return {ast.unparse(call) for call in [call for call in calls if _name(call) == name] or calls}
+
+
+def comes_later(frame: Frame, calls: Collection[str], before_s: float | None, peer_line: int = 0) -> bool | None:
+    """Return whether a function makes one of `calls` from its line on, in branches that do not hold `peer_line`.
+
+    None means that the text does not show it, since other calls follow.
+    """
+    tree, later = _tree(frame.file, before_s), list[ast.AST]()
+    function: Any = (_innermost(tree, _FUNCTIONS, [frame.line]) or tree) if tree is not None else None
+    block = getattr(function, "body", None)
+    while isinstance(block, list) and (at := [n for n, own in enumerate(block) if _spans(own, frame.line)]):
+        later += [] if _holds(block, peer_line) else block[at[0] + 1 :]
+        node = block[at[0]]
+        block = next((inner for _, inner in _blocks(node) if _holds(inner, frame.line)), [])
+        later += [] if block else [node]
+    found = [node for statement in later for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if any(ast.unparse(call) in calls for call in found):
+        return True
+    return None if not later or any(call.lineno != frame.line for call in found) else False
 
 
 def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> tuple[Condition, int]:

@@ -114,10 +114,8 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, text: boo
 
     With `text` the holes of a sparse file are skipped, as they contain no lines.
 
-    Raises:
-        OSError: it cannot be read.
-        TooLargeError: the file exceeds `stream_bytes` or `ratio`.
-        ValueError: the gzip stream is damaged; the intact part has been yielded.
+    OSError if it cannot be read, TooLargeError if it exceeds `stream_bytes` or `ratio`, ValueError if the gzip stream
+    is damaged; the intact part has been yielded.
     """
     total = 0
     with open_regular(path, follow=False) as file:

@@ -75,9 +75,8 @@ class _Plain(pickle.Unpickler):
 def loads(data: bytes, limits: Limits) -> Any:
     """Load a pickle of plain values, protocols 0 to 5. Bytes after its end are ignored.
 
-    Raises:
-        ValueError: it names a global (the message says which), is damaged, too large, or would need resources out of
-            proportion to its size.
+    ValueError if it names a global (the message says which), is damaged, too large, or would need resources out of
+    proportion to its size.
     """
     if len(data) > limits.whole_bytes:
         raise TooLargeError(f"over {limits.whole_bytes >> 20} MiB; raise it with --limit-scale")
@@ -218,9 +217,7 @@ def load_plain(path: Path, limits: Limits, build: Callable[[dict[str, Any]], _Bu
 
     Values may be of any type: errors that `build` raises for them count as damage. `what` names the file in messages.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is damaged, too large or too deep, or refused by `build`.
+    OSError if the file cannot be read, ValueError if it is damaged, too large or too deep, or refused by `build`.
     """
     data = whole(path, limits)
     if not data.strip():

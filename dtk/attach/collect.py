@@ -120,11 +120,7 @@ def collect(
 ) -> list[str]:
     """Look at all ranks in rounds and write what they show; C's frames are read in the last round only.
 
-    Returns:
-        What could not be collected and how to fix it, one line each.
-
-    Raises:
-        OSError: the folder cannot be written.
+    Return what could not be collected and how to fix it, one line each; OSError if the folder cannot be written.
     """
     watched = {rank: Watched(process) for rank, process in sorted(ranks.items())}
     program = stacks.spy()

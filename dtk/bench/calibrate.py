@@ -29,11 +29,7 @@ def calibrate(
 
     `on_cpu` ignores CUDA devices, of which each has at most one rank; `seconds` are divided over all figures.
 
-    Returns:
-        The hardware that was stored in `measured_path()`.
-
-    Raises:
-        DtkError: a rank failed, or the result cannot be written.
+    Return the hardware that was stored in `measured_path()`; DtkError if a rank failed, or it cannot be written.
     """
     import torch
 

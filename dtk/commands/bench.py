@@ -32,8 +32,7 @@ def add_more(bench: Parser) -> None:
 def comm(arguments: argparse.Namespace) -> int:
     """Measure collectives and report the results. Under torchrun and srun every rank calls this; only rank 0 reports.
 
-    Raises:
-        DtkError: an option, an override or a preset cannot be used.
+    DtkError if an option, an override or a preset cannot be used.
     """
     require_training("dtk bench comm needs")
     load("torch")

@@ -26,11 +26,8 @@ def parse_limit(text: str) -> tuple[str, float]:
 def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Sequence[str]) -> list[dict[str, Any]]:
     """Hold each variant against the baseline. A limit fails when the whole 95% interval of the ratio lies above it.
 
-    Returns:
-        for each limit and variant: the limit, variant, ratio, low, high (null = too few values), failed, decided.
-
-    Raises:
-        DtkError: no limit; the baseline, or everything else, has no figures.
+    Return for each limit and variant: the limit, variant, ratio, low, high (null = too few values), failed, decided.
+    DtkError if there is no limit, or the baseline, or everything else, has no figures.
     """
     folders = {path.resolve() for path in baseline}
     before = [run for variant in comparison.variants for run in variant.compared if run.path.resolve() in folders]

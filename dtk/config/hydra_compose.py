@@ -97,8 +97,7 @@ def compose_plain(overrides: Sequence[str], folders: Sequence[Path], main: str) 
 
     Folders are absolute and in search order; the last one is dtk's.
 
-    Raises:
-        DtkError: Hydra, OmegaConf or YAML raised an error.
+    DtkError if Hydra, OmegaConf or YAML raised an error.
     """
     with _ready(folders):
         composed = hydra.compose(main, overrides=list(overrides))
@@ -175,8 +174,7 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
 
     Folders are in search order; the last one is dtk's.
 
-    Raises:
-        DtkError: Hydra cannot list the files, or one has a Hydra setting that dtk does not support.
+    DtkError if Hydra cannot list the files, or one has a Hydra setting that dtk does not support.
     """
     sources = merged(arguments, folders, main)
     origins = Origins(values=flat(plain))

@@ -58,8 +58,7 @@ def place(
 ) -> Placement:
     """Resolve every `auto` of the launcher section for one node; `on_cpu` ranks are the default without a GPU.
 
-    Raises:
-        DtkError: CUDA or NCCL is unavailable, or the number of ranks is below one or too large for this machine.
+    DtkError if CUDA or NCCL is unavailable, or the number of ranks is below one or too large for this machine.
     """
     reasons = []
     device = launcher.device

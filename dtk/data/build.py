@@ -42,8 +42,7 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
 def check_dataset(config: schema.Config, dataset: Dataset) -> None:
     """Reject data that does not fit the model or the batch; called in the parent, before any rank starts.
 
-    Raises:
-        DtkError: it has more token ids or classes than the model, or fewer samples than a batch.
+    DtkError if it has more token ids or classes than the model, or fewer samples than a batch.
     """
     model, batch, classes = config.model, config.train.global_batch_size, getattr(config.model, "classes", None)
     rules = {

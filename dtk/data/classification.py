@@ -167,8 +167,7 @@ def _cached_rows(source: _Source, config: ClassificationData, tokenizer: Tokeniz
 def table_rows(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of each row of a .csv, .tsv or .jsonl file, UTF-8; call `check_table` first.
 
-    Raises:
-        DtkError: it cannot be read, lacks a column, has an invalid row or is not UTF-8.
+    DtkError if it cannot be read, lacks a column, has an invalid row or is not UTF-8.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

@@ -24,8 +24,7 @@ class CustomDataset(Dataset):
         samples: has a length; samples[i] is a pair (inputs, targets). An optional method `collate(list of samples)`
             creates the batch: a pair of trees of tensors [batch, ...].
 
-    Raises:
-        DtkError: it has no length or too few samples.
+    DtkError if it has no length or too few samples.
     """
 
     def __init__(self, config: CustomData, samples: TorchDataset[Any]) -> None:

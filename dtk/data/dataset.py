@@ -93,8 +93,7 @@ def held_out(samples: int, fraction: float) -> int:
 class SyntheticDataset(Dataset):
     """Uniform random ids below vocab_size. Nothing can be learnt from them.
 
-    Raises:
-        DtkError: vocab_size is not set, or no sample is left for training.
+    DtkError if vocab_size is not set, or no sample is left for training.
     """
 
     def __init__(self, config: SyntheticData) -> None:

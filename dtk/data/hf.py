@@ -22,10 +22,8 @@ _ROWS = 1000  # Chosen: rows read at a time, the default of `Dataset.map`.
 def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
     """Return a column of a split as a token stream; each row is a document.
 
-    A local dataset is identified by its files, so the package is not needed once its tokens are cached.
-
-    Raises:
-        DtkError: package, data, split or column are missing, or there is no text.
+    A local dataset is identified by its files, so the package is not needed once its tokens are cached. DtkError if
+    package, data, split or column are missing, or there is no text.
     """
     path, dataset = Path(config.path).expanduser(), None
     if path.exists():

@@ -140,9 +140,7 @@ class LanguageDataset(Dataset):
     """Windows [sequence_length + 1] of a stream: inputs all but the last token, targets all but the first.
 
     The last validation_fraction of the windows are held out; training ends a token earlier, so no target is shared.
-
-    Raises:
-        DtkError: the stream is too short for one window of training and one of validation.
+    DtkError if the stream is too short for one window of training and one of validation.
     """
 
     def __init__(self, config: DataConfig, tokens: Tokens) -> None:

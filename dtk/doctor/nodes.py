@@ -32,14 +32,10 @@ LAST_S = 120.0  # Chosen: additional time of rank 0 for the clocks and the conne
 def run(
     place: Place, checks: Sequence[Check], names: frozenset[str], scope: Scope, begin: Callable[[Check], None]
 ) -> tuple[Report | None, Callable[[int], int]]:
-    """Run this rank's part of the checks.
+    """Run this rank's part of the checks; DtkError if the ranks did not meet.
 
-    Returns:
-        the report on rank 0, else None; and what ends the meeting: it takes the exit code on rank 0, and returns it on
-        every rank.
-
-    Raises:
-        DtkError: the ranks did not meet.
+    Return the report on rank 0, else None; and what ends the meeting: it takes the exit code on rank 0, and returns it
+    on every rank.
     """
     began = time.monotonic()
     meet_s, everything_s = 2 * scope.timeout_s, 10 * scope.timeout_s + CHECKS_S

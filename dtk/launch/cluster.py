@@ -48,12 +48,9 @@ class Shared:
 
 
 def join(launcher: str, decide: Callable[[], Shared]) -> int:
-    """Join the other ranks, let rank 0 decide, and train.
+    """Join the other ranks, let rank 0 decide, and train. DtkError on every rank if rank 0 cannot continue.
 
     `decide` is called on rank 0, and after a restart by torchrun only if nothing was decided before.
-
-    Raises:
-        DtkError: on every rank, if rank 0 cannot continue.
     """
     if launcher == "slurm":
         os.environ.update(adopt_slurm(os.environ))
@@ -104,10 +101,8 @@ def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> 
 def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that torch expects, derived from those that srun sets.
 
-    The port is derived from the job id, so that two jobs on one node use different ones.
-
-    Raises:
-        DtkError: srun did not provide the address of the first node.
+    The port is derived from the job id, so that two jobs on one node use different ones. DtkError if srun did not
+    provide the address of the first node.
     """
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or ""
     host = environment.get("MASTER_ADDR") or first_host(nodes) or environment.get("SLURM_LAUNCH_NODE_IPADDR")
@@ -129,12 +124,9 @@ def first_host(nodes: str) -> str:
 
 
 def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared:
-    """Let rank 0 decide; all ranks return its decision.
+    """Let rank 0 decide; all ranks return its decision, or raise DtkError if rank 0 cannot continue.
 
     After a restart by torchrun the earlier decision is reused, so that the run continues in its folder.
-
-    Raises:
-        DtkError: on every rank, if rank 0 cannot continue.
     """
     if rank == 0:
         outer = store.underlying_store

@@ -44,8 +44,7 @@ _CODES = {
 def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
     """Check that a folder holds weights for this model; reads config.json and the header of the weights.
 
-    Raises:
-        DtkError: a file is missing or damaged, the architecture or size differs, or tensors are missing.
+    DtkError if a file is missing or damaged, the architecture or size differs, or tensors are missing.
     """
     with torch.device("meta"):
         model = GPT(config)
@@ -60,9 +59,7 @@ def load_gpt2(model: GPT, folder: str | Path) -> None:
         model: materialised model with plain or DTensor parameters; only this rank's shards are read. Names in the file
             may have the prefix `transformer.`.
         folder: folder written by `save_pretrained` of GPT2LMHeadModel or GPT2Model, or by `export_weights`.
-
-    Raises:
-        DtkError: see `check_gpt2`.
+            It raises what `check_gpt2` raises.
     """
     with _opened(model, folder) as (file, names):
         for name, parameter in model.named_parameters():
@@ -97,9 +94,7 @@ def export_weights(
         folder: folder to create.
         dtypes: dtypes other than float32, by name.
 
-    Raises:
-        DtkError: the folder cannot be written.
-        ValueError: shapes and parameters do not agree.
+    DtkError if the folder cannot be written, ValueError if shapes and parameters do not agree.
     """
     section: Any = config
     description = dataclasses.asdict(section)
@@ -202,9 +197,8 @@ def write_safetensors(
     `tensors` has each name of `shapes` once, in any order; only one is in memory at a time. `dtypes` are the stored
     ones other than float32; see `stored_dtype`.
 
-    Raises:
-        OSError: the folder is full or read-only.
-        ValueError: a tensor is not in `shapes`, has a different shape, is repeated or missing.
+    OSError if the folder is full or read-only, ValueError if a tensor is not in `shapes`, has a different shape, is
+    repeated or missing.
     """
     dtypes = dtypes or {}
     header, missing = _header(shapes, dtypes)

@@ -145,12 +145,9 @@ def placeholders(config: NCCLConfig) -> set[str]:
 def check_preset(
     config: NCCLConfig, backend: str, environment: Mapping[str, str], interfaces: Sequence[str] | None
 ) -> None:
-    """Reject a preset that does not match the backend, or names missing devices or files.
+    """Reject a preset that does not match the backend, or names missing devices or files, with a DtkError.
 
     `interfaces` are those of this machine; None = unknown.
-
-    Raises:
-        DtkError: for the first problem.
     """
     check_address_range(config.address_range)
     if config.backend not in ("any", backend):

@@ -32,10 +32,7 @@ Build = Callable[..., Optimizer]  # Builds an optimizer from parameter groups.
 class Swap:
     """Memory in an unnamed file, which the system frees however the process ends.
 
-    Each tensor starts on a new page.
-
-    Raises:
-        DtkError: the folder cannot be written, or its disk has too little space.
+    Each tensor starts on a new page. DtkError if the folder cannot be written, or its disk has too little space.
     """
 
     def __init__(self, folder: str, sizes_bytes: Iterable[int]) -> None:

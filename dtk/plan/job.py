@@ -32,12 +32,9 @@ def planned_job(
 
     `world_size` None: `launcher.world_size`, or the ranks that `dtk run` would start; `devices` None: this machine's.
 
-    Returns:
-        The job with `train.micro_batch_size` and `launcher.world_size` set. A default global batch that is not
-        divisible by the ranks becomes one sample per rank, which is added to the overrides.
-
-    Raises:
-        DtkError: the job cannot be composed, its mesh or batch does not fit the ranks, or it violates a rule.
+    Return the job with `train.micro_batch_size` and `launcher.world_size` set. A default global batch that is not
+    divisible by the ranks becomes one sample per rank, which is added to the overrides. DtkError if the job cannot be
+    composed, its mesh or batch does not fit the ranks, or it violates a rule.
     """
     composed = compose(overrides, config_dir)
     if composed.config.resume:

@@ -40,9 +40,8 @@ def work(
     `on_failure` is called after this rank failed, `on_hang` on the judging rank when the live watch ends the run; None
     if the launcher closes the run.
 
-    Returns:
-        Exit code of this rank: 0 on success or after a graceful stop under dtk's launcher (which knows why), 128 +
-        signal after one under torchrun or Slurm, 1 after a failure, 2 for a user's error.
+    Return the exit code of this rank: 0 on success or after a graceful stop under dtk's launcher (which knows why),
+    128 + signal after one under torchrun or Slurm, 1 after a failure, 2 for a user's error.
     """
     stop = StopRequest()
     stop.install(job.own_launcher)

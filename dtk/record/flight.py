@@ -114,8 +114,7 @@ def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
 def unfinished(rank: int) -> Call | None:
     """Return the first call in progress according to torch, which also sees calls from C++; None if there is none.
 
-    Raises:
-        ValueError: an entry of the ring is invalid.
+    ValueError if an entry of the ring is invalid.
     """
     dumps = [flight_entries.dump(ring, rank, "") for ring in last_collectives().values()]
     return next((call for dump in dumps for call in dump.calls if not call.done), None)

@@ -29,8 +29,7 @@ TrackerConfig = NoTracker | WandbTracker | TensorboardTracker | CustomTracker
 def check_tracker(tracker: TrackerConfig) -> None:
     """Check that the configured tracker can be used. Imports neither its package nor torch.
 
-    Raises:
-        DtkError: its package is not installed (names the extra), or W&B is required to be online without a key.
+    DtkError if its package is not installed (names the extra), or W&B is required to be online without a key.
     """
     if tracker.name in ("none", "custom"):
         return

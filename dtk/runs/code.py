@@ -95,8 +95,7 @@ def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size
 def earlier_run(name: str, *, strict: bool) -> Path:
     """Return the folder of the run to run again, and say how its code differs; `strict` refuses what does.
 
-    Raises:
-        DtkError: the run does not exist, is damaged or of a newer dtk, or `strict` is set and the code differs.
+    DtkError if the run does not exist, is damaged or of a newer dtk, or `strict` is set and the code differs.
     """
     path = Path(find_readable(name).path)
     manifest, folders = read_manifest(path), [path.absolute().parent]

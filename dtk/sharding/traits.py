@@ -170,8 +170,7 @@ class StrategyConfig:
     def on(self, mesh: Mesh) -> "StrategyConfig":
         """Return the section that distributes states on this mesh; it may be a variant if the model is sharded.
 
-        Raises:
-            DtkError: a key is not supported on this mesh.
+        DtkError if a key is not supported on this mesh.
         """
         return self
 

@@ -22,8 +22,7 @@ def run_point(
 ) -> int:
     """Start one run on this machine, or submit a job for others; return the exit code, see `dtk.run.main`.
 
-    Raises:
-        DtkError: data, tracker or runs folder cannot be used, or the cluster rejects the job.
+    DtkError if data, tracker or runs folder cannot be used, or the cluster rejects the job.
     """
     with redirect_stdout(sys.stderr) if dry_run else nullcontext():
         would_hang = preflight_point(point.composed, placement)

@@ -316,10 +316,7 @@ def _watch(search: Search, sweep: Sweep, trial: Trial, over: threading.Event, st
 def multirun(arguments: argparse.Namespace) -> int:
     """Run every combination `repeats=` times, and compare the runs; return the worst exit code, see `dtk.run.main`.
 
-    All points are composed and frozen before the first one runs.
-
-    Raises:
-        DtkError: a point is invalid; none has run then.
+    All points are composed and frozen before the first one runs. DtkError if a point is invalid; none has run then.
     """
     given, repeats = take_repeats(arguments.overrides)
     config_dir, earlier, trust = arguments.config_dir, arguments.rerun, arguments.trust

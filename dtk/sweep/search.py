@@ -112,8 +112,7 @@ def listed_points(file: SweepFile) -> list[dict[str, Any]] | None:
 def load(file: SweepFile) -> Search:
     """Load the search of a file after checking the file against the package's schema, which is W&B's.
 
-    Raises:
-        DtkError: it needs the extra, which is not installed, or the file is no valid sweep.
+    DtkError if it needs the extra, which is not installed, or the file is no valid sweep.
     """
     if find_spec("sweeps") is None:
         if file.method == "grid" and not file.stops_early and listed_points(file) is not None:

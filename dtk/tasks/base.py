@@ -88,7 +88,7 @@ def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
 def add_figures(
     sums: Tensor, task: Task, output: Any, batch: Batch, count: int, collected: Mapping[str, Any] | None = None
 ) -> None:
-    """Add the loss and metrics of a micro-batch to `sums`.
+    """Add the loss and metrics of a micro-batch to `sums`; DtkError if the metrics are not those in `metric_names`.
 
     Args:
         sums: [summed loss, targets, and the sum and the count of each metric], float64 on the rank's device.
@@ -98,9 +98,6 @@ def add_figures(
             loss issues collectives.
         count: number of valid targets; 0 = the batch is not counted.
         collected: metrics that keep their own state.
-
-    Raises:
-        DtkError: the metrics are not those in `metric_names`.
     """
     metrics, names = task.metrics(output, batch.targets), task.metric_names
     about = {"task": type(task).__qualname__, "returned": str(list(metrics)), "names": str(list(names))}

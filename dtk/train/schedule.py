@@ -24,9 +24,7 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of one step of `steps`, counted from 0; `own` is the instance of a custom schedule.
 
-    Raises:
-        DtkError: a custom schedule returned something else than a finite number >= 0.
-
+    DtkError if a custom schedule returned something else than a finite number >= 0.
     Sources: cosine after Loshchilov & Hutter 2017 (SGDR); warm-up-stable-decay after Hu et al. 2024 (MiniCPM).
     """
     if step < schedule.warmup_steps:

@@ -21,8 +21,7 @@ class TimeUpError(Exception):
 def find_largest(trials: Trials, sizes: Sequence[int]) -> int | None:
     """Find the largest size that fits by doubling, then bisection; None if none fits or nothing was tried.
 
-    Raises:
-        ProbeFailedError: a probe failed for a reason other than memory.
+    ProbeFailedError if a probe failed for a reason other than memory.
     """
 
     def fits(size: int) -> bool:

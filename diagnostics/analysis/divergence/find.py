@@ -54,6 +54,9 @@ class Divergence(Struct, frozen=True):
     limit: float = 1.0
     """Highest confidence that the source of the calls allows, if it is no history."""
 
+    turned: bool = False
+    """Whether the minority may make the same calls of two groups in another order, by the rounds before."""
+
     @property
     def key(self) -> GroupKey:
         """The group."""

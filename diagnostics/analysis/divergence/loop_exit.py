@@ -83,6 +83,23 @@ def source_branches(first: Call, second: Call) -> bool:
     )
 
 
+def comes_later(call: Call, other: Call) -> bool | None:
+    """Return whether the source leads a rank from `call` on to the `other` call, in a branch or function of its own.
+
+    In straight code it does not: one of two lines has been passed. None means that the source shows neither.
+    """
+    path, others, when_s = call.stack[::-1], other.stack[::-1], call.created_s
+    level, frames = len(shared_path([path, others])), split_at(call.stack, other.stack)
+    if frames is not None and not source_branches(call, other):
+        return False
+    names = [at.function.rpartition(".")[2] for at in others[level + 1 :]] + [other.user_op or other.wire.op]
+    ahead = (source_text.calls_at(at, when_s, name) for at, name in zip(others[level:], names, strict=False))
+    own = source_text.calls_at(path[-1], when_s, call.user_op or call.wire.op) if path else set[str]()
+    expected, line = set[str]().union(*ahead) - own, frames[1].line if frames is not None else 0
+    found = [source_text.comes_later(at, expected, when_s, line) for at in path[level:]]
+    return True if True in found else False if frames is not None and None not in found else None
+
+
 def straight(first: Call, second: Call) -> bool:
     """Whether the source has no loop around both lines in the function in which the two paths part."""
     if (frames := split_at(first.stack, second.stack)) is None:

@@ -7,7 +7,7 @@ Their next call shows who deviates.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import within
-from diagnostics.analysis.divergence.loop_exit import source_branches
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.vote import OF_JOB, count_votes, settled
@@ -139,14 +138,25 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     in_order = case.explanation.deviation not in {"change", "substitute", "swap"} and expected.stack != got.stack
     if expected.key != got.key and not in_order:
         return None  # Calls of two groups in another order, maybe by one line: the cycle of waits shows it.
-    same = (call for call, token in zip(peer.calls, peer.tokens, strict=True) if token == minority.tokens[at])
-    if expected.key != got.key and any(map(source_branches, same, repeat(got))):
-        return None  # So does a branch with the same calls.
+    turned = expected.key != got.key and case.explanation.place != "round"
+    turned = turned and _in_one_round(peer.tokens, at, minority.tokens[at])
     calls = tuple(originals[id(call)] for call in case.explanation.calls)
     key = expected.key if case.minority_rank in survey.members(expected.key) else got.key
     vote = settled((key, expected.seq if key == expected.key else got.seq), sorted(right), sorted(apart), or_tie=True)
     explanation = replace(case.explanation, calls=calls)
-    return replace(case, vote=vote, majority=expected, minority=got, explanation=explanation)
+    return replace(case, vote=vote, majority=expected, minority=got, explanation=explanation, turned=turned)
+
+
+def _in_one_round(tokens: Sequence[_Token], at: int, other: _Token) -> bool:
+    """Return whether the `other` call follows the one `at` in a round of the loop, or may do so in a first round."""
+    last = next((n for n in range(at - 1, -1, -1) if tokens[n] == tokens[at]), None)
+    if last is None:
+        return True
+    period = at - last
+    # A loop begins where its first round does.
+    start = next((n + 1 for n in range(last - 1, -1, -1) if tokens[n] != tokens[n + period]), 0)
+    place = (at - start) % period
+    return other in tokens[at - period + 1 : at - place]
 
 
 def _peer(survey: Survey, program: _Program, of_majority: Mapping[int, _Program], at: int) -> _Program | None:

@@ -6,7 +6,10 @@ from itertools import combinations, groupby, pairwise, permutations
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from diagnostics.analysis import source_text
+from diagnostics.analysis.divergence import loop_exit
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.find import Divergence, edited
@@ -18,7 +21,8 @@ from diagnostics.analysis.vote import count_votes, settled
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call
-from diagnostics.evidence.stacks.dumps import main_thread
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.stacks.dumps import is_users, main_thread
 
 
 class Side(Struct, frozen=True):
@@ -39,6 +43,8 @@ class GroupOrder(Struct, frozen=True):
     sides: tuple[Side, ...]
     culprits: tuple[int, ...]
     """The ranks not on the largest side; all ranks if no side is larger than the others."""
+    proven: bool
+    """Whether the culprits left no call out: they enqueued both, or the source leads them on to the others' call."""
 
 
 class LeftOut(Struct, frozen=True):
@@ -124,14 +130,15 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
         if len(vote.sides) > 1:
             named = ((side, first[side[0]], {*vote.present} - {*side}) for side in sorted(vote.sides))
             sides = tuple(Side(on, at, waits.calls[on[0], at], tuple(sorted(rest))) for on, at, rest in named)
-            return GroupOrder(Cycle(vote.present, (earlier, later)), sides, vote.minority)
+            return GroupOrder(Cycle(vote.present, (earlier, later)), sides, vote.minority, proven=True)
     return None
 
 
 def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     waits, messages = job.waits, [operation for operation in cycle.operations if operation.peer >= 0]
     if not messages:
-        return _missed_call(job, cycle) or _group_order(job, cycle)
+        order = _group_order(job, cycle)
+        return (None if order.proven else _missed_call(job, cycle)) or order
     steps = ((rank, operation) for rank in cycle.ranks for operation in waits.of_rank[rank][::-1])
     p2p = {rank: waits.calls[rank, operation] for rank, operation in steps if operation in messages}
     in_collectives = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
@@ -256,12 +263,40 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
         sides.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
     changes = {rank: _changes_order(job, rank, at) for rank, at in first.items() if vote.tie}
     own = () if None in changes.values() else tuple(rank for rank, differs in changes.items() if differs)
-    return GroupOrder(cycle, tuple(sides), (len(own) < len(first) and own) or vote.minority or cycle.ranks)
+    culprits = (len(own) < len(first) and own) or vote.minority or cycle.ranks
+    apart = [pair for pair in permutations(sides, 2) if not {*culprits}.isdisjoint(pair[0].ranks)]
+    proven = all(comes_later(job, one.ranks[0], one.call, other.ranks[0], other.call) for one, other in apart)
+    return GroupOrder(cycle, tuple(sides), culprits, proven)
+
+
+def _short(frame: Frame) -> Frame:
+    """Return the frame without the names around its function's, which not all recorders note."""
+    return replace(frame, function=frame.function.rpartition(".")[2])
+
+
+def comes_later(job: JobState, rank: int, call: Call, other_rank: int, other: Call) -> bool | None:
+    """Return whether a rank in a call comes to the other rank's call later, as `loop_exit.comes_later` does.
+
+    The lines of the main thread are the callers, also if another thread makes a call.
+    """
+    paths = []
+    for own, at in ((rank, call), (other_rank, other)):
+        main = main_thread(job.latest_stacks()[own]) if own in job.latest_stacks() else None
+        users = [_short(frame) for frame in main.frames if is_users(frame)] if main is not None else []
+        frames = [*map(_short, at.stack)]
+        functions = [(user.file, user.function) for user in users]
+        root = (frames[-1].file, frames[-1].function) if frames else None
+        paths.append((*frames, *users[functions.index(root) + 1 if root in functions else 0 :]))
+    return loop_exit.comes_later(replace(call, stack=paths[0]), replace(other, stack=paths[1]))
 
 
 def _changes_order(job: JobState, rank: int, at: Operation) -> bool | None:
     """Return whether a rank came to the group in which it waits from another one than before; None in a first round."""
-    keys = [call.key for call in job.reading.history(rank, at.key.recorder) if not call.p2p]
+    calls = [call for call in job.reading.history(rank, at.key.recorder) if not call.p2p]
+    # What it did after it gave up on this call is no order of its own.
+    keys = [
+        call.key for call in calls[: 1 + next((n for n, own in enumerate(calls) if (own.key, own.seq) == at[:2]), -1)]
+    ]
     *before, last = pairwise(keys) if len(keys) > 1 else [(at.key, at.key)]
     return last not in before if any(second == last[1] for _, second in before) else None
 
@@ -312,20 +347,29 @@ def _for_one_rank(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple
 
 
 def _by_thread(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
-    """Find ranks that made the missed call's group's calls from another thread, which has ended.
+    """Find ranks that made the missed call's group's calls in the loop of another thread, which has ended.
 
-    A thread that waits holds no other one up, so they did not go to another group first: they made fewer calls.
+    A thread that waits holds no other one up, so they did not go to another group first: they made fewer calls. A
+    thread without a loop may be one of many, and the next one not started yet.
     """
     pending, expected = job.waits.calls[ranks[0], way[0]], job.waits.calls[peers[0], way[1]]
-    table = job.survey.groups.get(way[1].key)  # None where stacks alone show the groups.
+    table, stacks = job.survey.groups.get(way[1].key), job.latest_stacks()
     lasts = [table.lines[rank].last for rank in ranks if rank in table.lines] if table else []
     if len(lasts) < len(ranks) or not all(last and on_path(last) == on_path(expected) for last in lasts):
         return None
-    roots = [(call.stack[-1].file, call.stack[-1].function) for call in (pending, expected) if call.stack]
-    common = {(at.file, at.function) for at in pending.stack} & {(at.file, at.function) for at in expected.stack}
-    threads = [job.latest_stacks()[rank].threads for rank in ranks if rank in job.latest_stacks()]
-    alive = {(at.file, at.function) for dump in threads for thread in dump for at in thread.frames}
-    if len(roots) < 2 or common or len(threads) < len(ranks) or roots[1] in alive:
+    threads = [thread for thread in stacks[peers[0]].threads if not thread.main] if peers[0] in stacks else []
+    own = next(
+        (thread.frames for thread in threads if expected.site and expected.site in map(_short, thread.frames)), ()
+    )
+    lines = [at for at in own if is_users(at)]
+    loops = {source_text.place(at.file, [at.line], at.line, expected.created_s) for at in lines}
+    dumps = [stacks[rank].threads for rank in ranks if rank in stacks]
+    alive = {(at.file, at.function) for threads in dumps for thread in threads for at in thread.frames}
+    if (
+        not loops & {"inside", "leaves"}
+        or len(dumps) < len(ranks)
+        or not alive.isdisjoint((at.file, at.function) for at in lines)
+    ):
         return None
     vote = settled((expected.key, expected.seq), peers, ranks)
     return edited(vote, (expected, pending), ("drop", "round"), support("another thread"))

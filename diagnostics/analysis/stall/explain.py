@@ -255,7 +255,11 @@ def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | 
     among = [*tied, *(rank for cycle in cycles for rank in cycle.ranks), *roots, *sorted(job.survey.ranks)]
     by_role = (same_role.find(job.survey, job.reading.history, recorder, among) for recorder in recorders)
     case = next(filter(None, by_role), None)
-    return case if case is not None and (not divergences or set(case.culprits) <= tied) else None
+    if case is None or (divergences and not set(case.culprits) <= tied):
+        return None
+    calls = (case.minority_rank, case.minority), (case.majority_rank, case.majority)
+    # Calls that the source does not deny to be in another order: the cycle of waits shows both.
+    return None if case.turned and circular.comes_later(job, *calls[0], *calls[1]) is not False else case
 
 
 def _as_rounds(job: JobState, divergence: Divergence) -> Divergence | None:

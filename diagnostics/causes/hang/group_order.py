@@ -23,20 +23,18 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     rows = [(min(side.ranks, key=order.index), side.call, details[side.ranks[0]]) for side in case.sides]
     where = _parts.places(row for rank in order for row in rows if row[0] == rank)
     victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
-    # The cycle is proven, but which order is wrong is decided by a vote. Where a rank made only one of the calls, it
-    # may as well leave the other one out, which only the source lines show.
-    one_line = len({(place.file, place.line) for place in where}) == 1
-    proven = (where and not one_line) or not any(job.waits.absent.get(operation) for operation in cycle.operations)
+    # The cycle is proven, but which order is wrong is decided by a vote. A rank that made only one of the calls may as
+    # well leave the other one out.
     order_of = "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"
     facts = _TEXTS.facts(
-        ("cycle", order_of) if proven else ("cycle", order_of, "unproven"),
+        ("cycle", order_of) if case.proven else ("cycle", order_of, "unproven"),
         cycle=cycle,
         links=[_TEXTS.phrase("link", side=side) for side in case.sides],
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, at = case.culprits, min(cycle.operations)
     sure = LIKELY if at.key.recorder == STACKS.recorder else CERTAIN
-    sure = sure if proven else OPEN if one_line else SUSPECTED
+    sure = sure if case.proven else OPEN if where else SUSPECTED
     return _parts.confirmed(job, facts, sure, at=at, seen=details, ranks=ranks, victims=victims, where=where)
 
 

@@ -48,8 +48,7 @@ _NUMBER = re.compile(r"\d+")
 def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = None) -> Evidence:
     """Read all evidence below a path; `progress` is called twice a second after the first two seconds.
 
-    Raises:
-        DiagnosticsError: the path does not exist, or has no usable evidence.
+    DiagnosticsError if the path does not exist, or has no usable evidence.
     """
     target = _target(path)
     is_folder = target.is_dir()

@@ -75,8 +75,7 @@ class ParallelConfig:
     def filled(self, strategy: StrategyConfig, world_size: int) -> "ParallelConfig":
         """Return the degrees with a number in place of -1: the ranks that remain; for ep all of its.
 
-        Raises:
-            DtkError: several of pp, cp and tp are -1, or another degree does not fit.
+        DtkError if several of pp, cp and tp are -1, or another degree does not fit.
         """
         rest = [name for name in MODEL_PARALLEL if getattr(self, name) == -1]
         _errors.refuse({"several": len(rest) > 1}, typed=[f"parallel.{name}" for name in rest])

@@ -24,8 +24,7 @@ _TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
 def render(job: Submission, folder: str) -> str:
     """Render the whole script; `folder` is the absolute working directory of the job.
 
-    Raises:
-        DtkError: a value is invalid for sbatch, or an option is reserved for dtk.
+    DtkError if a value is invalid for sbatch, or an option is reserved for dtk.
     """
     launcher: SlurmLauncher = job.launcher
     setup = [check_line(line, "launcher.setup") for line in launcher.setup]

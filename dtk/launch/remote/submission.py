@@ -41,8 +41,7 @@ class Submission:
     def variables(self) -> dict[str, str]:
         """Return the variables that the configuration sets for the ranks; the user's values take precedence.
 
-        Raises:
-            DtkError: the preset requires a key that is not set.
+        DtkError if the preset requires a key that is not set.
         """
         return rank_variables(self.composed.config, self.paths, None, threads=self.placement.threads)
 

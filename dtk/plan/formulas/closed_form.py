@@ -13,10 +13,8 @@ from dtk.plan.formulas.stages import rank_memory, stage_declarations, states_mes
 def closed_form(config: Config, world_size: int, local_size: int = 8) -> Prediction:
     """Predict memory and traffic of one job without running anything.
 
-    `launcher.device` selects CUDA's or the CPU's kernels; `local_size` consecutive ranks share a node.
-
-    Raises:
-        DtkError: `model.architecture=custom`.
+    `launcher.device` selects CUDA's or the CPU's kernels; `local_size` consecutive ranks share a node. DtkError if
+    `model.architecture=custom`.
     """
     parameters, sent = model_shape(config.model).parameters, traffic(config, world_size, local_size)
     figures = {"memory": memory(config, world_size), "traffic": sent, "notes": _assumptions(config)}

@@ -84,9 +84,7 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     """Return the memory of the rank at this place of its pipeline over one step; without a pipeline `place` is 0.
 
     Equal blocks and micro-batches are walked once, as searches call this often; `whole` walks all, to the same result.
-
-    Raises:
-        DtkError: `model.architecture=custom`.
+    DtkError if `model.architecture=custom`.
     """
     config = on_mesh(config, world_size)
     count = config.batch_plan(world_size).accumulation_steps

@@ -26,9 +26,8 @@ Kind = tuple[str, str, int, int]  # Key of one line of traffic: operation, group
 def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction:
     """Predict memory and traffic of one job by running its step on fake tensors, in this process.
 
-    Raises:
-        DtkError: the model reads values of tensors or fails, the strategy is dp, the micro-batch is not resolved, or
-            this torch cannot simulate.
+    DtkError if the model reads values of tensors or fails, the strategy is dp, the micro-batch is not resolved, or this
+    torch cannot simulate.
     """
     rules = {"copies": config.strategy.traits.least_cuda_devices > 1, "micro": config.train.micro_batch_size < 1}
     _errors.refuse(rules, c=config, several=for_several_ranks)

@@ -85,8 +85,7 @@ _ALGORITHMS: dict[str, tuple[int, tuple[str, ...]]] = {
 def algorithm_s(algorithm: str, passes: int, size_bytes: float, group: Group) -> float:
     """Return the seconds of an algorithm, each of whose passes moves the buffer over all ranks.
 
-    - `ring`: n - 1 steps of size / n, which is bandwidth-optimal (Patarasuk & Yuan 2009; Thakur et al. 2005, section
-      4.1).
+    - `ring`: n - 1 steps of size / n, which is bandwidth-optimal (Patarasuk & Yuan 2009; Thakur et al. 2005, 4.1).
     - `chain`: the whole size in a pipeline along the ring (Thakur et al. 2005, section 5).
     - `tree`: the whole size along a double binary tree, in few steps (Sanders et al. 2009).
     - `2-D torus`, also known as hierarchical (Mikami et al. 2018, section 3.2): a reduce_scatter inside the node, an

@@ -1,9 +1,11 @@
 """Cycles of waiting ranks: groups in different orders, sends and receives, calls enqueued crosswise."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall.circular import GroupOrder, PointToPoint, circular_waits
 from diagnostics.evidence.calls import Call, GroupKey
@@ -147,25 +149,78 @@ def test_a_stage_with_fewer_messages_that_waits_for_messages_itself(tmp_path: Pa
     assert (result.cause, result.ranks, result.victims) == ("hang.p2p_cycle", (1,), (0, 2))
 
 
-WORK, MAIN = frame(13, "work"), frame(16, "main")
+LOOP = """\
+def work():
+    {loop}:
+        all_reduce(group=own)
+"""
 
 
-@pytest.mark.parametrize("alive", [False, True])
+@pytest.mark.parametrize(
+    ("loop", "alive", "ended"), [("for _ in x", False, True), ("for _ in x", True, False), ("if x", False, False)]
+)
 @pytest.mark.parametrize("recorders", [("nccl",), ("dtk", "nccl")])
-def test_a_thread_that_has_ended_made_fewer_calls_and_is_in_no_order(alive: bool, recorders: tuple[str, ...]) -> None:
-    """The thread of rank 2 for one group ended after 3 calls, and its main thread waits for the others elsewhere."""
+def test_a_looping_thread_that_has_ended_made_fewer_calls_and_is_in_no_order(
+    monkeypatch: pytest.MonkeyPatch, loop: str, alive: bool, ended: bool, recorders: tuple[str, ...]
+) -> None:
+    """The thread of rank 2 for one group ended after 3 calls, and its main thread waits for the others elsewhere.
+
+    Without a loop, the thread may be one of many, which rank 2 has yet to start.
+    """
+    tree = ast.parse(LOOP.format(loop=loop))
+    monkeypatch.setattr(source_text, "_tree", lambda file, before_s: tree)
     programs: dict[int, list[Call]] = {rank: [] for rank in range(3)}
     members = {}
     for recorder in recorders:
         own, default = GroupKey(recorder, "2", "undefined"), GroupKey(recorder, "0", "default_pg")
         members |= {own: (0, 1, 2), default: (0, 1, 2)}
         for rank in (0, 1):
-            programs[rank] += waiting(4, 13, own, function="work")
-        programs[2] += [*waiting(4, 13, own, function="work")[:3], *waiting(1, 16, default, op="barrier")]
-    thread = Thread("Thread-1", (frame(40, "wait"), frame(14 if alive else 70, "work" if alive else "bounded")))
-    stacks = [Stacks(2, "2.txt", (thread, Thread("MainThread", (MAIN,), True)))]
+            programs[rank] += waiting(4, 3, own, function="work")
+        programs[2] += [*waiting(4, 3, own, function="work")[:3], *waiting(1, 16, default, op="barrier")]
+    main, working = Thread("MainThread", (frame(16, "main"),), True), Thread("Thread-1", (frame(3, "work"),))
+    other = Thread("Thread-1", (frame(40, "wait"), frame(2 if alive else 70, "work" if alive else "bounded")))
+    stacks = [Stacks(rank, f"{rank}.txt", (other if rank == 2 else working, main)) for rank in range(3)]
     (case,) = circular_waits(job(programs, 3, members=members, stacks=stacks))
-    if alive:
-        assert isinstance(case, GroupOrder)
-    else:
+    if ended:
         assert isinstance(case, Divergence) and (case.kind, case.culprits) == ("fewer_iterations", (2,))
+    else:
+        assert isinstance(case, GroupOrder) and not case.proven
+
+
+STEP = """\
+def log():
+    all_reduce(y, group=dp)
+def step():
+    if late:
+        {first}
+        {second}
+    else:
+        all_reduce(x, group=tp)
+        submit(log)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "proven"),
+    [
+        ("submit(log).result()", "all_reduce(x, group=tp)", True),
+        ("submit(log).result()", "pass", False),
+        ("submit(log).result()", "other()", False),
+        ("submit(log).result()", "all_reduce(x, group=pp)", False),
+    ],
+)
+def test_the_order_is_proven_by_the_call_that_a_branch_still_has_ahead(
+    monkeypatch: pytest.MonkeyPatch, first: str, second: str, proven: bool
+) -> None:
+    """Rank 1 is in its branch, whose thread waits; the lines of the main thread are its callers."""
+    tree = ast.parse(STEP.format(first=first, second=second))
+    monkeypatch.setattr(source_text, "_tree", lambda file, before_s: tree)
+    programs = {0: waiting(4, 8, TP, function="step"), 1: waiting(4, 2, DP, function="log"), 2: []}
+    programs[0] += waiting(4, 2, DP, function="log")[:3]
+    programs[1] += waiting(4, 8, TP, function="step")[:3]
+    programs[2] = list(programs[0])
+    mains = [Thread("MainThread", (frame(5 if rank == 1 else 8, "step"),), True) for rank in range(3)]
+    stacks = [Stacks(rank, f"{rank}.txt", (main,)) for rank, main in enumerate(mains)]
+    members = {TP: (0, 1, 2), DP: (0, 1, 2)}
+    (case,) = circular_waits(job(programs, 3, members=members, stacks=stacks))
+    assert isinstance(case, GroupOrder) and (case.culprits, case.proven) == ((1,), proven)

@@ -43,11 +43,30 @@ def test_the_rank_that_went_on_without_a_call_of_the_world_is_alone_to_blame(
     assert finding.position == at + 1 and "skipped all_reduce [9] float32" in finding.summary
 
 
-def test_a_ring_that_wrapped_shows_it_as_well(tmp_path: Path) -> None:
-    calls = programs(40)
+@pytest.mark.parametrize(
+    ("calls_from", "cause", "sure"), [(0, "group_order", 0.6), (1, "conditional_collective", 0.85)]
+)
+def test_a_ring_that_wrapped_does_not_show_where_a_round_begins(
+    tmp_path: Path, calls_from: int, cause: str, sure: float
+) -> None:
+    """Two functions may be called in either order, unless two lines of their caller show one."""
+    calls = {rank: [replace(op, caller=calls_from and op.line) for op in own] for rank, own in programs(40).items()}
     del calls[2][71]
     finding = only(tmp_path, Job(calls, GROUPS, ring={0: 9, 1: 8, 2: 7, 3: 12}))
-    assert (finding.cause, finding.ranks) == ("hang.conditional_collective", (2,))
+    assert (finding.cause, finding.ranks, finding.confidence) == (f"hang.{cause}", (2,), sure)
+
+
+@pytest.mark.parametrize(("skipped", "cause"), [("tp", "group_order"), ("dp", "conditional_collective")])
+def test_a_round_may_have_another_order_but_the_next_one_does_not_begin_before_its_end(
+    tmp_path: Path, skipped: str, cause: str
+) -> None:
+    both = {"1": [0, 1, 2], "2": [0, 1, 2]}
+    first, second = Op(group="1", line=4, function="tp"), Op(group="2", line=5, function="dp")
+    calls = {rank: [first, second] * 5 for rank in range(3)}
+    del calls[1][6 if skipped == "tp" else 7]
+    finding = only(tmp_path, Job(calls, both))
+    assert (finding.cause, finding.ranks) == (f"hang.{cause}", (1,))
+    assert (finding.confidence < 0.7) == (cause == "group_order")
 
 
 def test_two_ranks_that_walked_past_are_both_blamed_and_half_of_all_is_a_tie(tmp_path: Path) -> None:

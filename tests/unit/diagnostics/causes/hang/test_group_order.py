@@ -9,11 +9,12 @@ CAUSE = "hang.group_order"
 FIRST, SECOND = Op(group="1", line=11), Op(group="2", line=12)
 
 
-def test_a_circle_of_two_names_both_lines_and_calls_neither_wrong(tmp_path: Path) -> None:
+def test_a_circle_of_two_names_both_lines_and_both_causes(tmp_path: Path) -> None:
     result = finding(tmp_path, job([FIRST, SECOND], [SECOND, FIRST], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
     assert (result.status, result.ranks, result.victims) == ("confirmed", (0, 1), ())
     assert "rank 0 waits for rank 1 in " in result.summary and "rank 1 waits for rank 0 in " in result.summary
-    assert result.summary.endswith("Neither order is wrong by itself.")
+    assert "Neither order is wrong by itself. Alternatively, one of them skips the call" in result.summary
+    assert result.confidence == 0.6 and "leaves one of the calls out" in result.remedies[1].change
     assert result.measured == "cycle of 2 ranks over 2 operations"
     assert result.remedies[0].change.endswith(": /job/train.py:11 and /job/train.py:12")
 
