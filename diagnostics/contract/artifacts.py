@@ -192,10 +192,8 @@ class NewerSchemaError(ValueError):
 def read_status(path: Path) -> Status:
     """Read status.json.
 
-    Raises:
-        OSError: the file cannot be read.
-        NewerSchemaError: its schema is newer.
-        ValueError: it is not a status record.
+    OSError if the file cannot be read, NewerSchemaError if its schema is newer, ValueError if it is not a status
+    record.
     """
     return as_status(read_json(path), path)
 

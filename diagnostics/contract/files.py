@@ -53,9 +53,7 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
 def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = True) -> bytes:
     """Return the content of a small record; for `follow` see `open_regular`.
 
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-        ValueError: it is larger than `most_bytes`.
+    OSError if it cannot be opened, or is not a regular file, ValueError if it is larger than `most_bytes`.
     """
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
@@ -93,9 +91,8 @@ def kernel_entries(folder: Path) -> list[Path]:
 def read_json(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = False) -> Any:
     """Return the JSON value in a small record; for `follow` see `open_regular`.
 
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-        ValueError: it is larger than `most_bytes`, nested too deeply, or not JSON.
+    OSError if it cannot be opened, or is not a regular file, ValueError if it is larger than `most_bytes`, nested too
+    deeply, or not JSON.
     """
     try:
         return json.loads(read_record(path, most_bytes, follow=follow))

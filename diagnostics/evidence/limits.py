@@ -187,10 +187,8 @@ def _gunzip(file: object, limits: Limits, block_bytes: int) -> Iterator[bytes]:
 def whole(path: Path, limits: Limits) -> bytes:
     """Return all bytes of a file, decompressed if gzip.
 
-    Raises:
-        OSError: it cannot be read.
-        TooLargeError: the file exceeds `whole_bytes` or `ratio`.
-        ValueError: the gzip stream is damaged.
+    OSError if it cannot be read, TooLargeError if the file exceeds `whole_bytes` or `ratio`, ValueError if the gzip
+    stream is damaged.
     """
     parts: list[bytes] = []
     total = 0
@@ -205,9 +203,7 @@ def whole(path: Path, limits: Limits) -> bytes:
 def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dict[str, Any]:
     """Return the object in a small record of at most `most_bytes`.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged, too large, nested too deeply, or not an object.
+    OSError if it cannot be read, ValueError if it is damaged, too large, nested too deeply, or not an object.
     """
     data = whole(path, limits)
     if len(data) > most_bytes:

@@ -126,9 +126,7 @@ class TimelineFile(Handle, frozen=True):
     def load(self, most_steps: int = MAX_STEPS, most_samples: int = 0) -> Timeline:
         """Return the timeline, with at most as many steps, and as many of a node's samples, as given.
 
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is too large or holds no record at all.
+        OSError if the file cannot be read, ValueError if it is too large or holds no record at all.
         """
         timeline, count, stride = Timeline(), 0, 1
         sampled = _Sampled(most_steps)

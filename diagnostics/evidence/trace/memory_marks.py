@@ -281,9 +281,7 @@ _NAME = re.compile(r"(.{1,1024}\.py)\((\d{1,9})\): (.{1,256})", re.DOTALL)
 def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
     """Return the Python functions that ran at each moment (us of the trace's clock, host thread), innermost first.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not a trace.
+    OSError if the file cannot be read, ValueError if it is not a trace.
     """
     of_thread: dict[int | str, list[tuple[float, int]]] = {}
     for at, (time_us, thread) in enumerate(moments):
