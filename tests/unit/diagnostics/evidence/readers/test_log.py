@@ -734,6 +734,15 @@ def test_launchers_that_name_the_rank_that_ended(
     assert (error.rank, error.signal, error.exit_code) == (rank, signal, code)
 
 
+def test_lightning_kills_itself_after_a_child_that_failed(tmp_path: Path) -> None:
+    child = "[rank: 1] Child process with PID 88 terminated with code {}. Forcefully terminating all other processes\n"
+    assert not scan(tmp_path / "x.log", f"step 3 loss 2.1\n{child.format(1)}Killed\n").errors
+    (error,) = scan(tmp_path / "y.log", f"step 3 loss 2.1\n{child.format(-11)}Killed\n").errors
+    assert error.signal == "SIGSEGV"
+    (error,) = scan(tmp_path / "z.log", "step 3 loss 2.1\nKilled\n").errors
+    assert error.signal == "SIGKILL"
+
+
 def test_hydra_ends_the_other_ranks_by_sigkill_which_tells_of_none(tmp_path: Path) -> None:
     text = "".join(hydra(rank, "KILLED BY SIGNAL: 9 (Killed)") for rank in range(3))
     assert not scan(tmp_path / "x.log", text).errors
