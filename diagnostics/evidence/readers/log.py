@@ -418,7 +418,7 @@ class _Scan(Struct):
         read.facts = [fact for fact in read.facts if fact.kind != "handled_error" or fact.line not in lost]
         self.streams.went_on(is_past)
         kills = next((fact.line for fact in read.facts if "kills" in fact.fields), inf)
-        read.errors = [e for e in read.errors if e.signal != "SIGKILL" or e.frames or e.line < kills]
+        read.errors = [e for e in read.errors if e.signal != "SIGKILL" or e.frames or e.line <= kills]
         last_end = max([*failed, *(fact.line for fact in read.facts if fact.kind == "torchrun_signal")], default=0)
         for n, error in enumerate(read.errors):
             if error.type and (error.caught or last_end < error.line) and not self._printed_before(error):

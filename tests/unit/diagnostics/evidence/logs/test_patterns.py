@@ -231,6 +231,7 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     ),
     "any warning of nccl 2.2": ("n1:18:11 [0] transport/p2p.cu:57 WARN failed to open x", "nccl_warn", None, {"warning": "failed to open x"}),
     "a test of nccl": ("n1: Test CUDA failure common.cu:9 'out of x'", "cuda_error", None, {"ends": "common.cu:9", "error": "out of x"}),
+    "a macro of nccl": ("n1: Failed, NCCL error /w/x.cpp:86 'unhandled system error (run with NCCL_DEBUG=INFO)'", "dist_backend_error", None, {"error": "unhandled system error"}),
     "a macro": ("Failed: Cuda error /w/a.cuh:5 'misaligned'", "cuda_error", None, {"ends": "/w/a.cuh:5", "error": "misaligned"}),
     "memory of EFA": ("Libfabric error: (-12) Cannot allocate memory", "system_limit", None, {"locked": "Libfabric error: (-12)"}),
     "memory of a Mac": (

@@ -720,10 +720,11 @@ def hydra(rank: int | None, ended: str) -> str:
         ("  Process name: [[29973,1],2]\n  Exit code:    3\n", 2, None, 3),
         ("   Process name: [prterun-g7-4711@1,2]\n   Exit code:    3\n", 2, None, 3),
         ("ERROR:  One or more process (first noticed rank 3) terminated with signal 9\n", 3, "SIGKILL", -9),  # jsrun
-        ("[rank: 0] Child process with PID 88 terminated with code -9. Forcefully terminating all others\n", None, "SIGKILL", -9),
+        ("[rank: 0] Child process with PID 88 terminated with code -9. Forcefully terminating all others\n", -1, "SIGKILL", -9),  # Local.
         (hydra(1, "KILLED BY SIGNAL: 9 (Killed)"), 1, "SIGKILL", -9),
         (hydra(None, "EXIT CODE: 9"), None, "SIGKILL", -9),  # MPICH to 3.2
         (hydra(2, "EXIT CODE: 137"), 2, None, 137),
+        ("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Bus error (signal 7)\n", None, "SIGBUS", -7),
         (hydra(0, "KILLED BY SIGNAL: 11 (Segmentation fault)") + hydra(1, "KILLED BY SIGNAL: 9 (Killed)"), 0, "SIGSEGV", -11),
     ],
 )  # fmt: skip
@@ -736,7 +737,8 @@ def test_launchers_that_name_the_rank_that_ended(
 
 def test_lightning_kills_itself_after_a_child_that_failed(tmp_path: Path) -> None:
     child = "[rank: 1] Child process with PID 88 terminated with code {}. Forcefully terminating all other processes\n"
-    assert not scan(tmp_path / "x.log", f"step 3 loss 2.1\n{child.format(1)}Killed\n").errors
+    (error,) = scan(tmp_path / "x.log", f"step 3 loss 2.1\n{child.format(1)}Killed\n").errors
+    assert (error.signal, error.exit_code) == (None, 1)
     (error,) = scan(tmp_path / "y.log", f"step 3 loss 2.1\n{child.format(-11)}Killed\n").errors
     assert error.signal == "SIGSEGV"
     (error,) = scan(tmp_path / "z.log", "step 3 loss 2.1\nKilled\n").errors
