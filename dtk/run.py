@@ -24,8 +24,7 @@ from dtk.start.point import run_point
 def main(argv: list[str] | None = None) -> int:
     """Parse and run; print errors that the user can fix as one line.
 
-    Returns:
-        0 finished, 1 a rank failed, 2 invalid input; 129, 130 or 143 stopped by a signal, with a checkpoint.
+    Return 0 finished, 1 a rank failed, 2 invalid input; 129, 130 or 143 stopped by a signal, with a checkpoint.
     """
     gc.disable()  # Objects of torch's and Hydra's import live to the end: scanning them is a third of the start.
     try:

@@ -181,8 +181,7 @@ def run_ranks(
 def rank_environment(variables: dict[str, str]) -> Iterator[dict[str, str]]:
     """Set variables for the ranks, unless the user has set them, and let them find dtk; restored afterwards.
 
-    Yields:
-        what the user's own environment overrode, name -> the user's value.
+    Yield what the user's own environment overrode, name -> the user's value.
     """
     before = dict(os.environ)
     overruled = {name: before[name] for name, value in variables.items() if before.get(name, value) != value}

@@ -53,9 +53,8 @@ def keep_effect(paths: RunPaths) -> list[str]:
 def effect(expected: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
     """Return what the log reports about variables, network and transports.
 
-    Returns:
-        JSON values; `variables` has the `state` of each name in `expected` that NCCL reads: `confirmed`, `read_as`
-        another value, `refused`, or `not_told`.
+    Return JSON values; `variables` has the `state` of each name in `expected` that NCCL reads: `confirmed`, `read_as`
+    another value, `refused`, or `not_told`.
     """
     by_kind = grouped((fact.kind, fact) for fact in facts)
     if not any(kind in by_kind for kind in ("nccl_env", "nccl_init", "nccl_net", "nccl_version", "nccl_bootstrap")):

@@ -9,8 +9,7 @@ Assumed of the library, on the side of caution where gloo and NCCL differ:
 - A rank that exits normally waits for its issued calls; one that raised, was killed or stalled does nothing more.
 Each event is processed once, so the work is linear in the calls.
 
-This module decides whether everything completes; `diagnostics.analysis.divergence` finds from the same programs which
-ranks' calls differ, and how. Both compare calls by `divergence.identity`.
+`diagnostics.analysis.divergence` finds from the same programs which ranks' calls differ, and how.
 """
 
 from array import array

@@ -95,8 +95,7 @@ class Tracker:
     ) -> tuple[int, int]:
         """Send a finished run, and wait for the tracker, which is killed after `timeout_s` seconds.
 
-        Returns:
-            The exit code of the tracker's process, -9 if it was killed, and the number of records sent.
+        Return the exit code of the tracker's process, -9 if it was killed, and the number of records sent.
         """
         self._launch()
         assert self._process is not None and self._process.stdin is not None

@@ -63,9 +63,8 @@ class Strategy(ABC):
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
         """Distribute a model that is on the meta device (or, for custom models, on the CPU).
 
-        Returns:
-            The module to call in forward. Its parameters are initialized on this rank's device; under sharding no rank
-            ever holds the whole model.
+        Return the module to call in forward. Its parameters are initialized on this rank's device; under sharding no
+        rank ever holds the whole model.
         """
 
     @property

@@ -22,9 +22,8 @@ from dtk.train.setup import Parts
 def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -> dict[str, float]:
     """Return the loss and metrics over the held-out samples; DtkError if a custom metric returns more than one number.
 
-    Returns:
-        validation_loss: mean over valid targets; validation_<name>: each metric of the task; validation_samples:
-        samples evaluated over all ranks; validation_classes, if the data has classes: number of classes among them.
+    Return validation_loss: mean over valid targets; validation_<name>: each metric of the task; validation_samples:
+    samples evaluated over all ranks; validation_classes, if the data has classes: number of classes among them.
     """
     size = min(dataset.validation_size, config.train.evaluate_samples or dataset.validation_size)
     micro = config.train.micro_batch_size

@@ -112,7 +112,10 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
         by_kind["exited"] = [end for end in exits if end.rank in behind] or exits
     else:  # Whoever ended in order, and had made all calls of the others, left nobody waiting.
         awaited = behind | job.waits.waited_for()
-        by_kind["exited"] = [end for end in exits if not end.in_order or end.rank in awaited]
+        # Whoever waited for one of them in a call lost it, and exited for that.
+        first = {end.rank for end in exits} & job.waits.waited_for() - job.waits.of_rank.keys()
+        left = [end for end in exits if end.rank not in job.waits.reaching(first)]
+        by_kind["exited"] = [end for end in left if not end.in_order or end.rank in awaited]
     cases = [_first(job, kind, _in_order(by_kind[kind])) for kind in BY_ITSELF if _matters(job, by_kind[kind])]
     firsts = _in_order([case.first for case in cases])
     return tuple(replace(case, later=case.first is not firsts[0]) for case in cases)
@@ -128,10 +131,19 @@ def _in_order(endings: list[Ending]) -> list[Ending]:
 
 
 def left_together(job: JobState, ranks: Collection[int]) -> bool:
-    """Return whether ranks of which only an exit code is known left nobody waiting: all or most ended so, or all ranks
-    of the job had made the same calls. The launcher then stopped those that were slower to end.
+    """Return whether ranks of which only an exit code is known left nobody waiting: all or most ended so, all ranks of
+    the job had made the same calls, or several waited alike. The launcher then stopped those that were slower to end.
     """
     ends, world = [job.endings[rank] for rank in ranks], job.world()
+    absent = {rank: {*job.waits.absent[at]} for rank in ranks for at in job.waits.blockers(rank)}
+    codes = {end.only_exit_code and end.exit_code for end in ends}
+    if (
+        len(absent) == len(ranks) > 1
+        and len(codes) == 1
+        and False not in codes
+        and not set().union(*absent.values()) & {*ranks}
+    ):
+        return True  # As a watchdog of the program's own does, which each of them runs.
     others = {end.kind for rank, end in job.endings.items() if rank not in ranks}
     if others - {"stopped"} or not all(end.only_exit_code for end in ends):
         return False

@@ -346,7 +346,7 @@ def test_ranks_that_exit_after_the_same_calls_as_those_that_the_launcher_stopped
     assert confirmed(tmp_path, out=torchrun_list(*codes)) == []
 
 
-@pytest.mark.parametrize("codes", [(3, STOPPED, STOPPED), (3, 1, 1)])
+@pytest.mark.parametrize("codes", [(3, STOPPED, STOPPED), (3, 1, 1), (3, 17, 17), (3, 17, STOPPED)])
 def test_a_rank_that_exits_before_a_call_in_which_its_peers_wait_is_at_fault(
     tmp_path: Path, codes: tuple[int, ...]
 ) -> None:
@@ -354,6 +354,24 @@ def test_a_rank_that_exits_before_a_call_in_which_its_peers_wait_is_at_fault(
     (finding,) = confirmed(tmp_path, out=torchrun_list(*codes))
     assert (finding.cause, finding.ranks, finding.victims) == ("hang.rank_exited", (0,), (1, 2))
     assert finding.confidence > 0.9 and "waited for it" in text_of(finding).summary
+
+
+@pytest.mark.parametrize(
+    ("codes", "ranks"),
+    [
+        ((17, 17, 17, STOPPED), ()),
+        ((17, 17, STOPPED, STOPPED), ()),
+        ((17, 17, STOPPED, 5), (3,)),
+        ((17, 9, 3, 1), None),
+    ],
+)
+def test_ranks_that_exit_alike_while_they_wait_for_another_one_are_not_to_blame(
+    tmp_path: Path, codes: tuple[int, ...], ranks: tuple[int, ...] | None
+) -> None:
+    """As a watchdog of the program's own ends them; rank 3 never came to their call."""
+    dumps(tmp_path, Job({rank: [*STEPS, *[Op()] * (rank < 3)] for rank in range(4)}, backend="gloo"))
+    exited = [case for case in confirmed(tmp_path, out=torchrun_list(*codes)) if case.cause == "hang.rank_exited"]
+    assert ranks is None or [case.ranks for case in exited] == [ranks] * bool(ranks)
 
 
 @pytest.mark.parametrize(
