@@ -17,7 +17,8 @@ from dtk.strategies.zero2 import Zero2Config
 from tests.dist.ranks import run_ranks
 from tests.dist.training_ranks import config
 
-TRAIN = config().train
+SAVED, STOPPED, STEPS = 6, 9, 12
+TRAIN = replace(config().train, steps=STEPS, micro_batch_size=4)
 TP = schema.ParallelConfig(tp=2)
 EP = schema.ParallelConfig(ep=2)
 MOE = schema.MoEConfig(
@@ -25,7 +26,7 @@ MOE = schema.MoEConfig(
 )
 RING, ULYSSES = (schema.ParallelConfig(cp=2, context=method) for method in ("ring", "ulysses"))
 DROPOUT = replace(config().model, dropout=0.1)
-HALF = schema.CheckpointConfig(every=10, at_end=False)
+HALF = schema.CheckpointConfig(every=SAVED, at_end=False)
 CONSTANT = schema.ConstantSchedule(warmup_steps=3)
 STRATEGIES = {
     "ddp": DDPConfig(),
@@ -63,8 +64,8 @@ SMALL: dict[str, Any] = {"checkpoint": schema.CheckpointConfig(every=2), "train"
 
 
 def first_part(changes):
-    """Stops at step 15 and leaves the checkpoint of step 10."""
-    return {**changes, "checkpoint": HALF, "train": replace(changes["train"], steps=15)}
+    """Stops behind its only checkpoint."""
+    return {**changes, "checkpoint": HALF, "train": replace(changes["train"], steps=STOPPED)}
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,8 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("name", WHOLE)
 def test_resume_is_exact_on_the_same_world_size(trained, name):
     _, losses = trained
-    assert len(losses[f"{name} resumed"]) == 10
-    assert losses[f"{name} resumed"] == losses[f"{name} whole"][10:]
+    assert len(losses[f"{name} resumed"]) == STEPS - SAVED
+    assert losses[f"{name} resumed"] == losses[f"{name} whole"][SAVED:]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_resume_is_exact_on_the_same_world_size(trained, name):
 def test_resume_under_another_strategy(trained, name):
     _, losses = trained
     same = losses["ep whole" if name.startswith("ep ") else "ddp whole"]
-    assert losses[name] == pytest.approx(same[10:], abs=1e-4)
+    assert losses[name] == pytest.approx(same[SAVED:], abs=1e-4)
 
 
 @pytest.mark.timeout(240)
@@ -124,13 +125,13 @@ def test_resume_on_another_world_size(trained, world_size):
     resumed = run_ranks("tests.dist.training_ranks:save_and_load", world_size, cases, folder)[0]
     for name, curve in resumed.items():
         same = losses["ep whole" if name.endswith(" ep") else "ddp whole"]
-        assert curve == pytest.approx(same[10:], abs=1e-4), name
+        assert curve == pytest.approx(same[SAVED:], abs=1e-4), name
 
 
 def test_only_the_last_checkpoints_are_kept(trained):
     folder, _ = trained
     names = sorted(path.name for path in (Path(folder) / "ddp" / "checkpoints").iterdir())
-    assert names == ["step_00000010"]
+    assert names == [f"step_{SAVED:08}"]
 
 
 @pytest.mark.timeout(60)
