@@ -17,6 +17,7 @@ _TRIES = 2
 """Chosen: refused attempts that rule out a peer that does not listen yet; NCCL announces an address that listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
 """Kinds of log lines which show that ranks had been connected, so that a peer may have exited since."""
+_OF_NCCL = ("nccl_warn", "nccl_last_error")
 _ON_A_NODE = 8  # Typical maximum of ranks per node; the loopback address is valid within a node.
 _TEXTS, _WHY = Texts(__file__), patterns_beside(__file__, "patterns")
 
@@ -41,6 +42,8 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     if missing := by_kind["interface_missing"]:
         name = missing[0].fields.get("name")
         return finding("missing" if name else "none", name, missing, level.STATED)
+    if lacking := [fact for kind in _OF_NCCL for fact in by_kind[kind] if _WHY["family"].search(fact.text)]:
+        return finding("family", "", lacking, level.SUSPECTED)
     chosen = [fact for fact in by_kind["nccl_bootstrap"] if interface_inside(str(fact.fields.get("interface")))]
     if chosen and (nnodes or 0) > 1:
         return finding("local", chosen[0].fields["interface"], chosen, level.CERTAIN)

@@ -194,3 +194,27 @@ def test_a_refused_loopback_address_is_a_suspicion_unless_there_is_one_node(tmp_
     shown = terminal.render(document(report, brief=True), columns=None, colour=False).splitlines()
     labels = [line.split()[0] for line in shown if line[:1].isalpha()]
     assert not suspected or labels.index("maybe") < labels.index("needed")
+
+
+@pytest.mark.parametrize(
+    ("line", "suspected"),
+    [
+        (
+            "n:7:9 [0] misc/socket.cc:8 NCCL WARN Socket creation failed : Address family not supported by protocol\n",
+            True,
+        ),
+        ("Last error:\nncclSocketInit: address  with family 51234 is neither AF_INET(2) nor AF_INET6(10)\n", True),
+        ("n:7:9 [0] misc/socket.cc:8 NCCL WARN Call to bind failed : Address already in use\n", False),
+        (
+            "[W socket.cpp:5] [c10d] Socket failed (errno: 97 - Address family not supported by protocol).\n",
+            False,
+        ),
+    ],
+)
+def test_an_address_of_no_family_that_nccl_uses_is_a_suspicion(tmp_path, line, suspected):
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n" + line)
+    report = diagnose(tmp_path)
+    assert "env.wrong_interface" not in [root.cause for root in report.root_causes]
+    assert (
+        "env.wrong_interface" in {each.finding.cause for each in report.findings if each.finding.suspected}
+    ) is suspected
