@@ -61,9 +61,9 @@ def test_ranks_that_left_no_line_are_named(tmp_path: Path) -> None:
 
 def test_an_abort_without_a_word_asks_for_its_stderr(tmp_path: Path) -> None:
     failed = "E1 torch/x/api.py:874] failed (exitcode: -6) local_rank: 1 (pid: 57) of binary: python\n"
-    assert lines(tmp_path, failed)[0] == "UNDECIDED: an unidentified rank aborted, and no line says why"
+    assert lines(tmp_path, failed)[0] == "UNDECIDED: an unidentified rank aborted, and no line shows the cause"
     shown = lines(tmp_path, f"max_nodes : 1\n{failed}")
-    assert shown[0] == "UNDECIDED: rank 1 aborted, and no line says why"
+    assert shown[0] == "UNDECIDED: rank 1 aborted, and no line shows the cause"
     assert any(line.startswith("needed  the stderr of rank 1") for line in shown)
 
 
