@@ -88,6 +88,21 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
     ]
 
 
+def leading_to(seeds: set[str], file: str, before_s: float | None) -> set[str]:
+    """Return the names, those of the file's functions that call one of them, and of variables that may hold these."""
+    tree, names = _tree(file, before_s), {*seeds}
+    nodes = [*ast.walk(tree)] if tree is not None else []
+    names |= {at.id for at in nodes if isinstance(at, ast.Name) and type(at.ctx) is ast.Store}
+    names |= {at.arg for at in nodes if isinstance(at, ast.arg)}
+    nodes = [node for node in nodes if isinstance(node, _FUNCTIONS)]
+    called = {
+        getattr(own, "name", ""): {_name(at) for at in ast.walk(own) if isinstance(at, ast.Call)} for own in nodes
+    }
+    while more := {own for own, calls in called.items() if own and calls & names} - names:
+        names |= more
+    return names
+
+
 def calls_at(frame: Frame, before_s: float | None, name: str) -> set[str]:
     """Return the text of the calls that a line makes, as `ast.unparse` writes them; those of `name`, if any is."""
     tree = _tree(frame.file, before_s)
@@ -97,10 +112,7 @@ def calls_at(frame: Frame, before_s: float | None, name: str) -> set[str]:
 
 
 def comes_later(frame: Frame, calls: Collection[str], before_s: float | None, peer_line: int = 0) -> bool | None:
-    """Return whether a function makes one of `calls` from its line on, in branches that do not hold `peer_line`.
-
-    None means that the text does not show it, since other calls follow.
-    """
+    """Return whether a branch without `peer_line` makes one of `calls` from a line on; None if only others follow."""
     tree, later = _tree(frame.file, before_s), list[ast.AST]()
     function: Any = (_innermost(tree, _FUNCTIONS, [frame.line]) or tree) if tree is not None else None
     block = getattr(function, "body", None)

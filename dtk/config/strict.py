@@ -23,8 +23,7 @@ def from_plain(plain: dict[str, Any]) -> Config:
 
     Integers are accepted for floats; nothing else is converted. A missing key gets its default.
 
-    Raises:
-        DtkError: for the first unknown key, wrong type, unknown choice or missing value.
+    DtkError for the first unknown key, wrong type, unknown choice or missing value.
     """
     config: Config = _build(Config, plain, "", plain)
     return config

@@ -99,7 +99,7 @@ def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> 
 
 
 def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torch expects, derived from those that srun sets.
+    """Return the variables that torch expects, from those that srun sets.
 
     The port is derived from the job id, so that two jobs on one node use different ones. DtkError if srun did not
     provide the address of the first node.

@@ -55,11 +55,9 @@ def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
 def load_gpt2(model: GPT, folder: str | Path) -> None:
     """Fill every parameter from `config.json` and `model.safetensors` in `folder`.
 
-    Args:
-        model: materialised model with plain or DTensor parameters; only this rank's shards are read. Names in the file
-            may have the prefix `transformer.`.
-        folder: folder written by `save_pretrained` of GPT2LMHeadModel or GPT2Model, or by `export_weights`.
-            It raises what `check_gpt2` raises.
+    The materialised `model` has plain or DTensor parameters; only this rank's shards are read. Names in the file may
+    have the prefix `transformer.`. The folder is one that `save_pretrained` of GPT2LMHeadModel or GPT2Model, or
+    `export_weights` wrote; see `check_gpt2` for errors.
     """
     with _opened(model, folder) as (file, names):
         for name, parameter in model.named_parameters():

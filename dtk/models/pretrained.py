@@ -26,9 +26,8 @@ class Pretrained(nn.Module):
         head: key of `HEADS`; auto uses the head of the class in config.json. A new head is initialized randomly.
         settings: values of config.json to override: `{num_labels: 4, attention_dropout: 0.1}`.
 
-    Raises:
-        DtkError: transformers is not installed, the folder needs custom code, or `causal_lm` is asked of a model that
-            attends to the tokens on both sides.
+    DtkError if transformers is not installed, the folder needs custom code, or `causal_lm` is asked of a model that
+    attends to the tokens on both sides.
     """
 
     def __new__(  # noqa: D102

@@ -2,8 +2,7 @@
 
 Ranks that are simulated concurrently offer their inputs and ask for the result when they wait for it; the parent
 combines the offers. A rank that is simulated after others gets their small integer tensors (sizes, flags, objects).
-Values needed from a later rank are noted, so that this rank can be simulated again. Work objects have placeholder
-values until the rank waits for the real ones.
+Values needed from a later rank are noted, to simulate this one again. Work objects have placeholders until the wait.
 """
 
 import pickle

@@ -1,9 +1,8 @@
 """Simulates ranks in forked processes, a few at a time, and collects their records.
 
-Each rank has its own process, as it may change memory and modules or exit. Ranks run in sequence, so that memory does
-not grow with their number, or concurrently (`live`), so that they exchange real values; once no live rank can
-continue, each finishes with placeholder values, so that its later calls are known. Call it before this process runs
-backward or more than one torch thread, as neither survives a fork.
+Ranks run in sequence, so that memory does not grow with their number, or concurrently (`live`), so that they exchange
+real values; once no live rank can continue, each finishes with placeholder values, so that its later calls are known.
+Call it before this process runs backward or more than one torch thread, as neither survives a fork.
 """
 
 import gc

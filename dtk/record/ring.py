@@ -85,14 +85,10 @@ class Ring:
     def begin(self, at: Ints, texts: Ints, sizes: Ints, numbers: Ints, p2p: bool, asynchronous: bool) -> int:
         """Record the start of a call; return its id.
 
-        Args:
-            at: index from `add_group`, position in the group, state of `diagnostics.evidence.ring.format`, step in
-                progress (-1 = none).
-            texts: site, region, op, user's call, dtype.
-            sizes: texts of input sizes, output sizes, ReduceOp, splits.
-            numbers: root or peer, tag, numel, amount, signature.
-            p2p: whether it is a point-to-point call.
-            asynchronous: whether the call returns before completion.
+        `at`: index from `add_group`, position in the group, state of `diagnostics.evidence.ring.format`, step in
+        progress (-1 = none); `texts`: site, region, op, user's call, dtype; `sizes`: texts of input sizes, output
+        sizes, ReduceOp, splits; `numbers`: root or peer, tag, numel, amount, signature. An `asynchronous` call returns
+        before completion.
         """
         self.issued = number = self.issued + 1
         group, seq, state, step = at

@@ -32,8 +32,7 @@ def recipe(
 ) -> Recipe:
     """Return the recipe of the `optimizer` section; the fused kernel is used if all `parameters` support it.
 
-    Raises:
-        DtkError: `fused=true` where torch has no fused kernel; a `_target_` that cannot be used.
+    DtkError for `fused=true` where torch has no fused kernel; a `_target_` that cannot be used.
     """
     if isinstance(config, CustomOptimizerConfig):
         return partial(named_optimizer(config, allow_targets), **{"lr": config.lr, **config.arguments})

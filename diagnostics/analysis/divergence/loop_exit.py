@@ -84,9 +84,9 @@ def source_branches(first: Call, second: Call) -> bool:
 
 
 def comes_later(call: Call, other: Call) -> bool | None:
-    """Return whether the source leads a rank from `call` on to the `other` call, in a branch or function of its own.
+    """Return whether the source leads a rank from `call` on to the `other` call; None = it does not show that.
 
-    In straight code it does not: one of two lines has been passed. None means that the source shows neither.
+    In straight code it does not: one of two lines has been passed.
     """
     path, others, when_s = call.stack[::-1], other.stack[::-1], call.created_s
     level, frames = len(shared_path([path, others])), split_at(call.stack, other.stack)

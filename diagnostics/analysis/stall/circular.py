@@ -16,12 +16,11 @@ from diagnostics.analysis.divergence.find import Divergence, edited
 from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.loop_exit import conditions, for_one_rank, source_branches
 from diagnostics.analysis.divergence.single_calls import passed
-from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState, short
 from diagnostics.analysis.vote import count_votes, settled
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import Call
-from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.dumps import is_users, main_thread
 
 
@@ -269,25 +268,10 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     return GroupOrder(cycle, tuple(sides), culprits, proven)
 
 
-def _short(frame: Frame) -> Frame:
-    """Return the frame without the names around its function's, which not all recorders note."""
-    return replace(frame, function=frame.function.rpartition(".")[2])
-
-
 def comes_later(job: JobState, rank: int, call: Call, other_rank: int, other: Call) -> bool | None:
-    """Return whether a rank in a call comes to the other rank's call later, as `loop_exit.comes_later` does.
-
-    The lines of the main thread are the callers, also if another thread makes a call.
-    """
-    paths = []
-    for own, at in ((rank, call), (other_rank, other)):
-        main = main_thread(job.latest_stacks()[own]) if own in job.latest_stacks() else None
-        users = [_short(frame) for frame in main.frames if is_users(frame)] if main is not None else []
-        frames = [*map(_short, at.stack)]
-        functions = [(user.file, user.function) for user in users]
-        root = (frames[-1].file, frames[-1].function) if frames else None
-        paths.append((*frames, *users[functions.index(root) + 1 if root in functions else 0 :]))
-    return loop_exit.comes_later(replace(call, stack=paths[0]), replace(other, stack=paths[1]))
+    """Return whether a rank in a call comes to the other rank's call later, as `loop_exit.comes_later` does."""
+    ways = replace(call, stack=job.path(rank, call)), replace(other, stack=job.path(other_rank, other))
+    return loop_exit.comes_later(*ways)
 
 
 def _changes_order(job: JobState, rank: int, at: Operation) -> bool | None:
@@ -359,7 +343,7 @@ def _by_thread(job: JobState, way: _Way, ranks: tuple[int, ...], peers: tuple[in
         return None
     threads = [thread for thread in stacks[peers[0]].threads if not thread.main] if peers[0] in stacks else []
     own = next(
-        (thread.frames for thread in threads if expected.site and expected.site in map(_short, thread.frames)), ()
+        (thread.frames for thread in threads if expected.site and expected.site in map(short, thread.frames)), ()
     )
     lines = [at for at in own if is_users(at)]
     loops = {source_text.place(at.file, [at.line], at.line, expected.created_s) for at in lines}

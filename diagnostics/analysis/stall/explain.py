@@ -214,18 +214,14 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         stall.circular += (seen,)
     else:
         stall.stacks = seen
-    died = _threads_that_died(evidence)  # An exception in the thread that makes a call leaves it out, too.
+    # An exception of its own in the thread that makes a call leaves it out, too, on whatever rank.
+    errors = (fact.fields for fact in evidence.facts if fact.kind == "side_error")
+    own = [e for e in errors if not is_victim(kind_of_exception(e["type"], e["message"], e["frames"]))]
+    died = {(at.file, at.function) for error in own for at in error["frames"]}
     doubted = [case for case in stall.divergences if any((at.file, at.function) in died for at in case.majority.stack)]
     stall.divergences = tuple(case for case in stall.divergences if case not in doubted)
     stall.inferred += tuple(replace(case, limit=SUSPECTED) for case in doubted)
     return stall
-
-
-def _threads_that_died(evidence: Evidence) -> set[tuple[str, str]]:
-    """Return file and function of the lines in which exceptions of their own ended side threads, of whatever rank."""
-    errors = [fact.fields for fact in evidence.facts if fact.kind == "side_error"]
-    own = [e for e in errors if not is_victim(kind_of_exception(e["type"], e["message"], e["frames"]))]
-    return {(at.file, at.function) for error in own for at in error["frames"]}
 
 
 def roots_differ(job: JobState) -> list[Divergence]:
@@ -257,9 +253,8 @@ def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | 
     case = next(filter(None, by_role), None)
     if case is None or (divergences and not set(case.culprits) <= tied):
         return None
-    calls = (case.minority_rank, case.minority), (case.majority_rank, case.majority)
-    # Calls that the source does not deny to be in another order: the cycle of waits shows both.
-    return None if case.turned and circular.comes_later(job, *calls[0], *calls[1]) is not False else case
+    calls = case.minority_rank, case.minority, case.majority_rank, case.majority
+    return None if case.turned and circular.comes_later(job, *calls) is not False else case
 
 
 def _as_rounds(job: JobState, divergence: Divergence) -> Divergence | None:

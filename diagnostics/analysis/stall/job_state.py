@@ -15,11 +15,13 @@ from diagnostics.analysis.observations import observations
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
+from diagnostics.evidence.calls import Call
 from diagnostics.evidence.endings import Ending, kind_of_exception, tells_of_others
 from diagnostics.evidence.job import rank_endings
 from diagnostics.evidence.logs.patterns import ZONE_S
-from diagnostics.evidence.model import Evidence, LogFact, Stacks, Thread
+from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.readers import watch
+from diagnostics.evidence.stacks.dumps import is_users, main_thread
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
@@ -148,6 +150,18 @@ class JobState(Struct):
         }
         return stacks | {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
 
+    def user_frames(self, rank: int) -> list[Frame]:
+        """Return the user's frames of a rank's main thread, innermost first, their functions' names `short`."""
+        dump = self.latest_stacks().get(rank)
+        thread = main_thread(dump) if dump is not None else None
+        return [short(frame) for frame in thread.frames if is_users(frame)] if thread is not None else []
+
+    def path(self, rank: int, call: Call) -> tuple[Frame, ...]:
+        """Return the stack of a pending call with the main thread's frames as its callers, also of another thread's."""
+        frames, users = [*map(short, call.stack)], self.user_frames(rank)
+        functions, root = [(at.file, at.function) for at in users], frames and (frames[-1].file, frames[-1].function)
+        return (*frames, *users[functions.index(root) + 1 if root in functions else 0 :])
+
     def step_of(self, rank: int) -> int | None:
         """Return the last step of a rank found in any record; None if there is none."""
         record = self.survey.ranks.get(rank)
@@ -179,6 +193,11 @@ class JobState(Struct):
         """Return whether the rank may be in a call that gloo does not record: send, recv, monitored_barrier."""
         recorders = self.survey.ranks[rank].recorders if rank in self.survey.ranks else set()
         return "gloo" in recorders and SNAPSHOTS not in recorders
+
+
+def short(frame: Frame) -> Frame:
+    """Return the frame without the names around its function's, which not all recorders note."""
+    return replace(frame, function=frame.function.rpartition(".")[2])
 
 
 def build(evidence: Evidence) -> JobState:

@@ -1,7 +1,7 @@
 """Ranks that are alive and that others wait for: their host or device is blocked, or few ranks went on alone."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -9,15 +9,16 @@ from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence import from_watchdogs
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import made_alone, unknown
+from diagnostics.analysis.divergence.whole_programs import made_more
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, read_counted
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import Call
-from diagnostics.evidence.model import LogFact, Stacks
+from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks.activity import Activity
-from diagnostics.evidence.stacks.dumps import is_users, main_thread, taken_s
+from diagnostics.evidence.stacks.dumps import taken_s
 
 
 class HostStall(Struct, frozen=True):
@@ -71,11 +72,15 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
     call, stacks = job.waits.calls[waiting[0], operation], job.latest_stacks()
     absent = job.waits.absent[operation]
     if set(absent) <= set(idle):
-        last_call, alone = job.survey.ranks[absent[0]].last or unknown(call.key, 0), None
-        if _agree_outside(job, operation, stacks):
+        last_call = job.survey.ranks[absent[0]].last or unknown(call.key, 0)
+        alone = _made_earlier(job, operation, waiting) if len(waiting) == 1 < len(absent) else None
+        lines, seen = job.survey.groups[operation.key].lines, [stacks[rank] for rank in absent if rank in stacks]
+        apart = len({lines[rank].issued for rank in absent if rank in lines}) > 1
+        # They agree, and no stack shows one of them outside of collectives.
+        if not (alone or apart or any(activity.doing(dump).doing not in {"collective", "unknown"} for dump in seen)):
             limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
             alone = made_alone(waiting, absent, last_call, call, limit=limit)
-        elif len(waiting) == 1 and _for_one_rank(call, absent, stacks):
+        elif alone is None and len(waiting) == 1 and _for_one_rank(job, waiting[0], call, absent):
             alone = made_alone(waiting, absent, last_call, call, past=True)
         if alone is not None:
             return alone
@@ -106,33 +111,42 @@ def late_roots(job: JobState) -> list[int]:
     return [rank for rank in job.waits.roots() if rank not in excluded and rank in job.survey.ranks]
 
 
-def _agree_outside(job: JobState, operation: Operation, stacks: dict[int, Stacks]) -> bool:
-    """Return whether the ranks that did not reach a call are at one position, and outside any collective."""
-    absent, lines = job.waits.absent[operation], job.survey.groups[operation.key].lines
-    if any(activity.doing(stacks[rank]).doing not in {"collective", "unknown"} for rank in absent if rank in stacks):
-        return False
-    return len({lines[rank].issued for rank in absent if rank in lines}) <= 1
+def _made_earlier(job: JobState, operation: Operation, waiting: tuple[int, ...]) -> Divergence | None:
+    """Return the call that a rank alone made earlier, without which all its later ones agree with the others'."""
+    absent, groups = job.waits.absent[operation], job.survey.groups
+    for key in (key for key in sorted(groups) if key.name == operation.key.name):
+        alike = {groups[key].lines[rank].issued for rank in absent if rank in groups[key].lines}
+        others, own = (job.reading.calls(rank, key) for rank in (absent[0], waiting[0]))
+        case = made_more(absent, waiting, others, own, 1) if alike == {operation.seq - 1} else None
+        if case is not None and case.explanation.terms[0].name == "later calls agree":
+            return case
+    return None
 
 
-def _for_one_rank(call: Call, others: Sequence[int], stacks: Mapping[int, Stacks]) -> bool:
+def _for_one_rank(job: JobState, waiting: int, call: Call, others: Sequence[int]) -> bool:
     """Return whether the source gives a call to one rank alone, and the `others` are past its line for good.
 
-    They have no call of the same operation ahead in that function, whose outer frames are in no loop.
+    They have no call that leads to the same operation ahead in that function, whose outer frames are in no loop, or in
+    the functions that it called.
     """
-    if not call.site or len(others) < 2 or source_text.condition(call.site, call.created_s)[0] != "one rank":
+    when_s, path = call.created_s, job.path(waiting, call)
+    site = next((at for at in path if source_text.condition(at, when_s)[0] == "one rank"), None)
+    if site is None or len(others) < 2:
         return False
-    place, name, ahead = (call.site.file, call.site.function.rpartition(".")[2]), call.user_op or call.wire.op, 0
-    for rank in others:
-        thread = main_thread(stacks[rank]) if rank in stacks else None
-        users = [at for at in thread.frames if is_users(at)] if thread is not None else []
-        shared = [n for n, at in enumerate(users) if (at.file, at.function.rpartition(".")[2]) == place]
-        outer = users[shared[0] :] if shared else []
-        loops = {source_text.place(at.file, [at.line], at.line, call.created_s) for at in outer}
-        if loops != {"no loop"} or outer[0].line <= call.site.line:
+    seeds = {call.user_op or call.wire.op, *(at.function for at in path[: path.index(site)])}
+    for frames in map(job.user_frames, others):
+        place = (n for n, at in enumerate(frames) if (at.file, at.function) == (site.file, site.function))
+        level = next(place, None)
+        loops = {source_text.place(at.file, [at.line], at.line, when_s) for at in frames[level or 0 :]}
+        if level is None or loops != {"no loop"} or frames[level].line <= site.line:
             return False
-        calls = source_text.callers(name, outer[0], call.created_s)
-        ahead += sum(at.line >= outer[0].line and at.function == outer[0].function for at in calls)
-    return not ahead
+        for at in frames[: level + 1]:
+            names = source_text.leading_to(seeds, at.file, when_s)
+            ahead = [line for name in names for line in source_text.callers(name, at, when_s) if line.line >= at.line]
+            # Each line is in the call that the frame below shows.
+            if any(line.function == at.function and (line.line > at.line or at is frames[0]) for line in ahead):
+                return False
+    return True
 
 
 def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:

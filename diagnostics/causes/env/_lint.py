@@ -79,16 +79,12 @@ def lint_cause(
     between_nodes: bool = False,
     from_logs: Callable[[JobEnvironment], Finding | None] = lambda job: None,
 ) -> Cause[JobEnvironment]:
-    """Return a cause that is decided by the linter.
+    """Return a cause, of the module `file`, that is decided by the linter, and `from_logs` from libraries' messages.
 
-    Args:
-        file: `__file__` of its module.
-        nccl_only: whether the cause only applies if NCCL moves the data.
-        names: whether it is about variable names, which logs do not show: NCCL only logs those that it knows.
-        needs: a part of the node's description without which it is not ruled out if one of the variables that follow
-            is set on all ranks; a row of `_lint.yaml` of the same name says so.
-        between_nodes: whether this only concerns jobs of several nodes.
-        from_logs: decides from messages of the libraries.
+    `nccl_only`: it only applies if NCCL moves the data; `names`: it is about variable names, which logs do not show, as
+    NCCL only logs those that it knows; `between_nodes`: `needs` only concerns jobs of several nodes. `needs` is a part
+    of the node's description without which it is not ruled out if one of the variables that follow is set on all ranks;
+    a row of `_lint.yaml` of the same name says so.
     """
 
     def lacking(record: Recorded) -> str:

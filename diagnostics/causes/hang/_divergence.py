@@ -98,14 +98,11 @@ class Disagreement(Struct, frozen=True):
         return vote.side_of(divergence.majority_rank)
 
     def filled(self, texts: Texts, row: str, **more: object) -> str:
-        """Fill the two sides into a phrase.
+        """Fill the two sides, and `more`, into the row of the cause's `texts`.
 
-        Args:
-            texts: of the cause.
-            row: `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with;
-                `{minority_call}` and `{majority_call}` for their calls, with `_at` for the position as well, with
-                `_place` for the line alone; `{first}` for the first call left out or added, `{at}` for the position.
-            more: by name, what else stands in it.
+        `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with; `{minority_call}` and
+        `{majority_call}` for their calls, with `_at` for the position as well, with `_place` for the line alone;
+        `{first}` for the first call left out or added, `{at}` for the position.
         """
         minority, majority = self.divergence.minority, self.divergence.majority
         others = len(self.calls) - 1

@@ -1,7 +1,6 @@
 """Bytes in use over a step: operations are recorded in forward and replayed in reverse in backward, as by autograd.
 
-Owns the lifetime of activations and of their gradients. Handles sizes only, independent of model and strategy: the
-gradient of a parameter is passed to a listener.
+Handles sizes only, independent of model and strategy: the gradient of a parameter is passed to a listener.
 
 The rules are those of torch's engine: an operation frees its saved tensors as soon as its own backward has finished;
 a gradient that several operations share is accumulated in place only if nothing else holds it; a parameter that is

@@ -1,11 +1,10 @@
 """Seconds of a collective by the alpha-beta model: a message of n bytes takes latency + n / bandwidth.
 
-Owns the formulas and the choice of the fastest algorithm. Independent of strategies and hardware files. Sources:
-Hockney 1994 ("The communication challenge for MPP", the model); Thakur, Rabenseifner & Gropp 2005 ("Optimization of
-collective communication operations in MPICH"); Patarasuk & Yuan 2009 ("Bandwidth optimal all-reduce algorithms for
-clusters of workstations", the ring); Sanders, Speck & Traeff 2009 ("Two-tree algorithms for full bandwidth broadcast,
-reduction and scan", NCCL's double binary tree); Mikami et al. 2018 ("Massively distributed SGD: ImageNet/ResNet-50
-training in a flash", the 2-D torus).
+Sources: Hockney 1994 ("The communication challenge for MPP", the model); Thakur, Rabenseifner & Gropp 2005
+("Optimization of collective communication operations in MPICH"); Patarasuk & Yuan 2009 ("Bandwidth optimal all-reduce
+algorithms for clusters of workstations", the ring); Sanders, Speck & Traeff 2009 ("Two-tree algorithms for full
+bandwidth broadcast, reduction and scan", NCCL's double binary tree); Mikami et al. 2018 ("Massively distributed SGD:
+ImageNet/ResNet-50 training in a flash", the 2-D torus).
 """
 
 import math
@@ -88,8 +87,8 @@ def algorithm_s(algorithm: str, passes: int, size_bytes: float, group: Group) ->
     - `ring`: n - 1 steps of size / n, which is bandwidth-optimal (Patarasuk & Yuan 2009; Thakur et al. 2005, 4.1).
     - `chain`: the whole size in a pipeline along the ring (Thakur et al. 2005, section 5).
     - `tree`: the whole size along a double binary tree, in few steps (Sanders et al. 2009).
-    - `2-D torus`, also known as hierarchical (Mikami et al. 2018, section 3.2): a reduce_scatter inside the node, an
-      all_reduce of each shard over the nodes, and an all_gather inside the node.
+    - `2-D torus`, or hierarchical (Mikami et al. 2018, 3.2): a reduce_scatter inside the node, an all_reduce of each
+      shard over the nodes, and an all_gather inside the node.
     """
     if algorithm == TORUS:
         row = Group(group.per_node, group.per_node, group.intra, group.inter)

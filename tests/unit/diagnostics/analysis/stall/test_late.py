@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall.explain import explain
@@ -13,7 +14,7 @@ from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame, RankError, Stacks, Thread
 from diagnostics.evidence.stacks.dumps import taken_s
-from tests.unit.diagnostics.analysis.calls import DEFAULT, call, job, waiting
+from tests.unit.diagnostics.analysis.calls import DEFAULT, call, frame, job, waiting
 
 SLEEP = (Frame("/venv/lib/python3.11/threading.py", 320, "wait"), Frame("/job/data.py", 7, "wait_for_batch"))
 
@@ -144,3 +145,56 @@ def test_hosts_past_a_call_that_the_source_gives_to_one_rank_left_it_to_that_ran
     assert isinstance(case, Divergence) == (kind is not None)
     if isinstance(case, Divergence):
         assert (case.kind, case.culprits) == (kind, alone)
+
+
+HELPER = """\
+def log():
+    all_reduce()
+def lead():
+    return log()
+def save(hook):
+    if rank == 0:
+        lead()
+    wait(hook)
+def wait(hook):
+    time.sleep(60)
+    {after}
+save(print)
+"""
+
+
+@pytest.mark.parametrize("ring", [True, False])
+@pytest.mark.parametrize(
+    ("after", "added"),
+    [("pass", True), ("barrier()", True), ("log()", False), ("all_reduce()", False), ("hook()", False)],
+)
+def test_a_call_of_a_helper_that_one_rank_alone_calls(tmp_path: Path, ring: bool, after: str, added: bool) -> None:
+    """A ring keeps the helper's line alone; what the others have ahead in other functions may be their half."""
+    program = tmp_path / "train.py"
+    program.write_text(HELPER.format(after=after))
+    os.utime(program, (1, 1))
+
+    def frames(*lines: tuple[int, str]) -> tuple[Frame, ...]:
+        return tuple(Frame(str(program), *at) for at in (*lines, (12, "<module>")))
+
+    path = frames((2, "log"), (4, "lead"), (7, "save"))
+    ranks = {0: waiting(3), **{rank: done(2) for rank in range(1, 4)}}
+    ranks[0][-1].stack = path[:1] if ring else path
+    dumps = [stacks(rank, *(frames((10, "wait"), (8, "save")) if rank else path)) for rank in range(4)]
+    case = late_hosts(job(ranks, 4, stacks=dumps))
+    assert isinstance(case, Divergence) == added
+    if isinstance(case, Divergence):
+        assert (case.kind, case.culprits) == ("added", (0,))
+
+
+@pytest.mark.parametrize(("extra", "made"), [(50, True), (10, False)])
+def test_a_call_that_one_rank_made_rounds_ago_shows_in_its_later_calls(extra: int, made: bool) -> None:
+    """Rank 0 waits in the last round, its others have left the loop; a line of all ranks' shows no extra call."""
+    rounds = [call(at, 10 if at % 2 else 20, size=8) for at in range(1, 9)]
+    own = [*rounds[:4], call(5, extra), *(replace(at, seq=at.seq + 1) for at in rounds[4:])]
+    own[-1] = replace(own[-1], done=False)
+    dumps = [stacks(rank, *SLEEP) for rank in range(1, 4)]
+    case = late_hosts(job({0: own, **{rank: list(rounds) for rank in range(1, 4)}}, 4, stacks=dumps))
+    assert isinstance(case, Divergence) == made
+    if isinstance(case, Divergence):
+        assert (case.kind, case.culprits, case.minority.site) == ("added", (0,), frame(50))
