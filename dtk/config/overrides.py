@@ -29,8 +29,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
 
     Groups that are not in `defaults` (custom groups) are appended with `+`.
 
-    Raises:
-        DtkError: invalid syntax, an unknown option, a list without `-m`, or a setting of Hydra itself.
+    DtkError for invalid syntax, an unknown option, a list without `-m`, or a setting of Hydra itself.
     """
     choices: dict[str, str] = {}
     values = []
@@ -63,8 +62,7 @@ def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
 
     The last list varies fastest, as in nested loops.
 
-    Raises:
-        DtkError: invalid syntax, a glob that matches nothing, more than `LARGEST_SWEEP` points.
+    DtkError for invalid syntax, a glob that matches nothing, more than `LARGEST_SWEEP` points.
     """
     axes = []
     points = 1

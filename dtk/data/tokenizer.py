@@ -113,8 +113,7 @@ class FileTokenizer:
 def build_tokenizer(name: str) -> Tokenizer:
     """Build the tokenizer that `data.tokenizer` names: `byte`, `gpt2` or the path of a tokenizer.json.
 
-    Raises:
-        DtkError: no such name or file, not a tokenizer file, or the package is not installed.
+    DtkError if there is no such name or file, it is no tokenizer file, or the package is not installed.
     """
     if name == "byte":
         return ByteTokenizer()

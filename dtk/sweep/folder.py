@@ -105,8 +105,7 @@ def freeze(
 def combinations(typed: Sequence[str], config_dir: Path | None) -> list[tuple[str, list[str]]]:
     """Return every combination of the lists that were typed: (what sets it apart, its overrides).
 
-    Raises:
-        DtkError: bad syntax, a glob that matches nothing, too many points.
+    DtkError for bad syntax, a glob that matches nothing, too many points.
     """
     points = expand(list(typed), config_dir)
     differs = [len(set(column)) > 1 for column in zip(*points)]
