@@ -177,9 +177,8 @@ def attach(
         stall_timeout_s: seconds in which no rank moves or works before the live watch ends the job.
         tracker: keys of dtk's section `tracker`, such as `{"name": "wandb", "project": "mine"}`.
 
-    Raises:
-        DtkError: the process is already recorded, an argument is invalid, the folder cannot be written, or WORLD_SIZE
-            announces other ranks and there is no process group yet.
+    DtkError if the process is already recorded, an argument is invalid, the folder cannot be written, or WORLD_SIZE
+    announces other ranks and there is no process group yet.
     """
     global _times
     joined, ranks = dist.is_available() and dist.is_initialized(), os.environ.get("WORLD_SIZE", "1")

@@ -190,9 +190,8 @@ def without_tracker(fixed: Sequence[str]) -> list[str]:
 def check(job: Job) -> None:
     """Reject what cannot be run, before the first run.
 
-    Raises:
-        DtkError: options that do not go together; for random and Bayesian searches an unknown key, choice or type in
-            any value of a list or end of a range.
+    DtkError for options that do not go together; for random and Bayesian searches an unknown key, choice or type in any
+    value of a list or end of a range.
     """
     for text in (*job.extra, *job.file.fixed, *(f"{key}=" for key in job.file.parameters)):
         if text.startswith("resume="):

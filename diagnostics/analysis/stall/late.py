@@ -135,10 +135,13 @@ def _for_one_rank(job: JobState, waiting: int, call: Call, others: Sequence[int]
         return False
     seeds = {call.user_op or call.wire.op, *(at.function for at in path[: path.index(site)])}
     for frames in map(job.user_frames, others):
-        place = (n for n, at in enumerate(frames) if (at.file, at.function) == (site.file, site.function))
-        level = next(place, None)
-        loops = {source_text.place(at.file, [at.line], at.line, when_s) for at in frames[level or 0 :]}
-        if level is None or loops != {"no loop"} or frames[level].line <= site.line:
+        functions = [(at.file, at.function) for at in frames]
+        met = (at for at in path[path.index(site) :] if (at.file, at.function) in functions)
+        if (own := next(met, None)) is None:
+            return False
+        level = functions.index((own.file, own.function))
+        loops = {source_text.place(at.file, [at.line], at.line, when_s) for at in (own, *frames[level + 1 :])}
+        if loops != {"no loop"} or frames[level].line <= own.line:
             return False
         for at in frames[: level + 1]:
             names = source_text.leading_to(seeds, at.file, when_s)

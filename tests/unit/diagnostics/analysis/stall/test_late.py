@@ -160,27 +160,41 @@ def wait(hook):
     time.sleep(60)
     {after}
 save(print)
+time.sleep(60)
+{later}
 """
 
 
 @pytest.mark.parametrize("ring", [True, False])
 @pytest.mark.parametrize(
-    ("after", "added"),
-    [("pass", True), ("barrier()", True), ("log()", False), ("all_reduce()", False), ("hook()", False)],
+    ("after", "later", "left", "added"),
+    [
+        ("pass", "pass", False, True),
+        ("barrier()", "pass", False, True),
+        ("log()", "pass", False, False),
+        ("all_reduce()", "pass", False, False),
+        ("hook()", "pass", False, False),
+        ("pass", "pass", True, True),
+        ("pass", "barrier()", True, True),
+        ("pass", "lead()", True, False),
+    ],
 )
-def test_a_call_of_a_helper_that_one_rank_alone_calls(tmp_path: Path, ring: bool, after: str, added: bool) -> None:
+def test_a_call_of_a_helper_that_one_rank_alone_calls(
+    tmp_path: Path, ring: bool, after: str, later: str, left: bool, added: bool
+) -> None:
     """A ring keeps the helper's line alone; what the others have ahead in other functions may be their half."""
     program = tmp_path / "train.py"
-    program.write_text(HELPER.format(after=after))
+    program.write_text(HELPER.format(after=after, later=later))
     os.utime(program, (1, 1))
 
     def frames(*lines: tuple[int, str]) -> tuple[Frame, ...]:
-        return tuple(Frame(str(program), *at) for at in (*lines, (12, "<module>")))
+        return tuple(Frame(str(program), *at) for at in (*lines, *[(12, "<module>")] * (len(lines) > 1)))
 
     path = frames((2, "log"), (4, "lead"), (7, "save"))
     ranks = {0: waiting(3), **{rank: done(2) for rank in range(1, 4)}}
     ranks[0][-1].stack = path[:1] if ring else path
-    dumps = [stacks(rank, *(frames((10, "wait"), (8, "save")) if rank else path)) for rank in range(4)]
+    others = frames((13, "<module>")) if left else frames((10, "wait"), (8, "save"))
+    dumps = [stacks(rank, *(others if rank else path)) for rank in range(4)]
     case = late_hosts(job(ranks, 4, stacks=dumps))
     assert isinstance(case, Divergence) == added
     if isinstance(case, Divergence):
