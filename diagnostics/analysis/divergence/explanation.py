@@ -124,7 +124,10 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     before = [call for call in minority if call.seq < position]
     expected, got = majority_tail[0], minority_tail[0]
     if same_statement(expected, got):
-        in_order = _other_turn(majority_tail, minority_tail, before)
+        past, in_order = [at_line(call) for call in before], None
+        if at_line(got) in past and (turn := predict(past, at_line(expected))) is not None and turn.whole:
+            # Both sizes belong to the line's loop: a call of it was left out, added or moved.
+            in_order = _aligned(majority_tail, minority_tail, before) or _predicted(expected, got, before)
         return in_order or Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
         # The loop reduces this size here in every round, so another size belongs to another call. That does not hold
@@ -235,15 +238,6 @@ def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> 
     calls = tuple(longer[: smallest.count])
     place: Place = "round" if _whole_rounds(calls, before, longer[smallest.count], shorter[0]) else "within"
     return Explanation(smallest.kind, place, calls, agree, aligned=True)
-
-
-def _other_turn(majority: list[Call], minority: list[Call], before: list[Call]) -> Explanation | None:
-    """Explain two sizes from one line that both belong to its loop: a call of it was left out, added or moved."""
-    past = [at_line(call) for call in before]
-    prediction = predict(past, at_line(majority[0]))
-    if at_line(minority[0]) not in past or prediction is None or not prediction.whole:
-        return None
-    return _aligned(majority, minority, before) or _predicted(majority[0], minority[0], before)
 
 
 def _whole_rounds(run: tuple[Call, ...], before: list[Call], after: Call, peer_call: Call) -> bool:

@@ -1,8 +1,8 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from itertools import combinations, groupby, pairwise, permutations
+from collections.abc import Mapping, Sequence
+from itertools import combinations, permutations
 from typing import Any
 
 from msgspec import Struct
@@ -17,10 +17,12 @@ from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.loop_exit import conditions, for_one_rank, source_branches
 from diagnostics.analysis.divergence.single_calls import passed
 from diagnostics.analysis.stall.job_state import JobState, short
+from diagnostics.analysis.stall.rounds import Departure, departure, rounds, step_of
 from diagnostics.analysis.vote import count_votes, settled
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
+from diagnostics.contract.findings import ASSUMED, POSSIBLE, PROBABLE, SEEN
 from diagnostics.contract.grouping import grouped
-from diagnostics.evidence.calls import Call
+from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.stacks.dumps import is_users, main_thread
 
 
@@ -46,17 +48,14 @@ class GroupOrder(Struct, frozen=True):
     """Whether the culprits left no call out: they enqueued both, or the source leads them on to the others' call."""
 
 
-class LeftOut(Struct, frozen=True):
-    """Numbers of messages that a rank exchanged with one peer in its last two rounds, the last one with fewer.
-
-    Where ranks wait for each other in messages alone: how often it and most ranks made the same calls.
-    """
+class OutOfStep(Struct, frozen=True):
+    """A rank that departs from its own earlier rounds, or makes the same calls more or less often than most ranks."""
 
     rank: int
-    now: int
-    before: int
-    of_stage: bool = False
-    """Whether the first or last of them only sends or only receives there, as stages of a pipeline do."""
+    departs: Departure | None = None
+    now: int = 0
+    most: int = 0
+    """How often it and most ranks made the calls in this round, if no departure shows."""
 
 
 class PointToPoint(Struct, frozen=True):
@@ -67,30 +66,19 @@ class PointToPoint(Struct, frozen=True):
     """Rank and call of each rank that waits in a send or receive."""
     in_collectives: tuple[tuple[int, Call], ...]
     """Rank and call of each rank in the cycle that waits in a collective instead."""
-    peers: dict[int, Call]
-    """The peer of the first call -> the call that it waits in; empty if it waits in none."""
-    left_out: tuple["LeftOut", ...] = ()
-    """Ranks that posted fewer counterparts in this round than in the previous one, or made calls more or less often."""
+    out_of_step: tuple[OutOfStep, ...] = ()
+    """Ranks that changed what they do in a round, or that did not change it as most did."""
+    confidence: float = ASSUMED
+    """How sure it is that these ranks are at fault, or else that all ranks of the cycle are."""
     scheduled: bool = False
     """Whether a stack shows torch's pipeline schedule, whose messages match if all stages follow the same one."""
-
-    @property
-    def of_stages(self) -> bool:
-        """Whether the ranks are stages of a pipeline, torch's or one of the program's own."""
-        return self.scheduled or any(case.of_stage for case in self.left_out)
-
-    @property
-    def tags_differ(self) -> bool:
-        """Whether two ranks wait for each other in the two halves of a message that differ only in their tags."""
-        if self.in_collectives or len(self.calls) != 2:
-            return False
-        (rank, call), (peer, peer_call) = self.calls
-        facing = (call.peer, peer_call.peer) == (peer, rank) and {call.p2p, peer_call.p2p} == {"send", "recv"}
-        return facing and call.key == peer_call.key and not same_tag(call, peer_call)
+    of_stages: bool = False
+    """Whether they are stages of a pipeline, torch's or the job's own, whose ends make fewer kinds of calls."""
+    tags_differ: bool = False
+    """Whether two ranks wait for each other in the two halves of a message that differ only in their tags."""
 
 
 CircularWait = GroupOrder | PointToPoint
-_OTHER_HALF = {"send": "recv", "recv": "send"}
 
 
 def circular_waits(job: JobState) -> list[CircularWait | Divergence]:
@@ -141,87 +129,86 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     steps = ((rank, operation) for rank in cycle.ranks for operation in waits.of_rank[rank][::-1])
     p2p = {rank: waits.calls[rank, operation] for rank, operation in steps if operation in messages}
     in_collectives = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
-    peer = next(iter(p2p.values())).peer
-    peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
-    collectives = dict(in_collectives)
-    one_sided = ((rank, call, call.peer) for rank, call in p2p.items())
-    rounds = [
-        _left_out(job, rank, call, peer, collectives[peer]) for rank, call, peer in one_sided if peer in collectives
-    ]
-    left_out = [*filter(None, rounds)]
     mains = [main_thread(dump) for rank, dump in job.latest_stacks().items() if rank in p2p]
     scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
     calls = tuple(sorted(p2p.items()))
-    if not in_collectives and not scheduled:
-        left_out = _out_of_step(job, calls)
-    return PointToPoint(cycle, calls, in_collectives, peers, tuple(left_out), scheduled)
+    if not in_collectives and len(calls) == 2:
+        (_, call), (rank, other) = calls
+        facing = call.peer == rank and call.key == other.key and {call.p2p, other.p2p} == {"send", "recv"}
+        if facing and not same_tag(call, other):
+            return PointToPoint(cycle, calls, (), confidence=SEEN, tags_differ=True)
+    out_of_step, sure, stages = _out_of_step(job, cycle.ranks, calls, [call for _, call in in_collectives])
+    return PointToPoint(cycle, calls, in_collectives, out_of_step, sure, scheduled, scheduled or stages)
 
 
-def _out_of_step(job: JobState, waits: Sequence[tuple[int, Call]]) -> list[LeftOut]:
-    """Return the few ranks that made the messages of a rank and its peer more or less often than most ranks.
+def _out_of_step(
+    job: JobState, ranks: Sequence[int], waits: Sequence[tuple[int, Call]], instead: Sequence[Call] = ()
+) -> tuple[tuple[OutOfStep, ...], float, bool]:
+    """Return who of the ranks of a cycle is out of step, how sure that is, and whether in its number of micro-batches.
 
-    These are the call in which the rank waits, and the last one with which its peer answered it: all ranks come to one
-    of them as often, as stages of a pipeline and members of a ring do. Two ranks alone show no majority.
+    All that exchange messages with these are compared. A round ends with `instead`, the collectives of other ranks.
     """
-    key, counted, last = waits[0][1].key, dict[int, Counter[Any]](), dict[tuple[int, int | None, str], Any]()
-    for own in sorted(job.survey.ranks):
-        messages = job.reading.calls(own, key, messages=True)
-        if messages and messages[0].seq > 1:
-            return []  # What a recorder has lost cannot be counted.
-        counted[own] = Counter(map(on_path, messages))
-        last |= {(own, call.peer, call.p2p): on_path(call) for call in messages}
-    shared = Counter(path for counts in counted.values() for path in counts)
-    phases = dict[frozenset[Any], set[int]]()
-    for rank, call in waits:
-        answer = last.get((call.peer, rank, _OTHER_HALF[call.p2p])) if call.peer is not None else None
-        if call.peer is None or min(shared[on_path(call)], shared[answer]) < 2:
-            return []  # A call that no other rank makes is one of its own.
-        phases.setdefault(frozenset({on_path(call), answer}), set()).update((rank, call.peer))
-    # Whoever waits in a later phase has left the earlier one. A rank's first calls show their order.
-    order = {path: number for number, path in enumerate(counted[waits[0][0]])}
-    paths = min(phases, key=lambda paths: min(order.get(path, len(order)) for path in paths))
-    often = {own: [counts[path] for path in paths if path in counts] for own, counts in counted.items()}
-    vote = count_votes(key, 0, {own: max(counts) for own, counts in often.items() if counts})
-    if not vote.has_majority or not len(vote.present) > 2 or not phases[paths] & {*vote.minority}:
-        return []
-    # In their last round, too: whoever is a round behind is held up by others.
-    rows = {own: _last_row(job.reading.calls(own, key, messages=True), paths) for own in vote.present}
-    by_row, heads = count_votes(key, 0, rows), {own: job.survey.ranks[own].p2p[:1] for own in vote.minority}
-    # Who made fewer has left that phase; who made more is still in it.
-    within = {own for own, pending in heads.items() if paths & {on_path(call) for call in pending}}
-    of_stage, most = any(len(often[own]) < len(paths) for own in vote.present), rows[by_row.sides[0][0]]
-    if by_row.minority != vote.minority or any((own in within) == (rows[own] < most) for own in vote.minority):
-        return []
-    return [LeftOut(own, rows[own], most, of_stage) for own in vote.minority]
+    key, histories, todo = waits[0][1].key, dict[int, list[Call]](), [*ranks]
+    ends = [Operation(call.key, call.seq) for call in instead]
+    while todo:
+        if (own := todo.pop()) not in histories and own in job.survey.ranks:
+            histories[own] = _history(job, own, key.recorder, ends)
+            todo += [call.peer for call in histories[own] if call.p2p and call.peer is not None]
+    passes = {own: parts for own, calls in histories.items() if len(parts := rounds(calls)) > 2}
+    # They wait in their last round, unless their hosts run ahead of their devices.
+    undone = {own: [n for n, part in enumerate(parts) if not part[-1].done] for own, parts in passes.items()}
+    last = {own: min(undone[own][: key.on_devices], default=len(parts) - 1) for own, parts in passes.items()}
+    at, departs = {own: number for own, number in last.items() if number > 1}, dict[int, Departure]()
+    for own, number in at.items():
+        # Who is a round ahead of others has left them waiting in the previous one.
+        earlier = number - 1 if number > max(2, min(at.values())) else number
+        if departs_at := departure(passes[own], earlier) or departure(passes[own], number):
+            departs[own] = departs_at
+    kinds = {frozenset(step_of(call)[:2] for call in calls if call.p2p) for calls in histories.values()}
+    stages = not instead and len(kinds) > 1
+    if {*ranks} <= at.keys() and not any(own in ranks and case.kind == "new" for own, case in departs.items()):
+        order = [own for own, case in departs.items() if case.kind == "order"]
+        # Whoever changed alone. Where several did, the job may change its rounds, but not into one rank's own order.
+        alone = order if len(order) == 1 else [*departs] if len(departs) == 1 else []
+        for own in alone:
+            change = departs[own].change
+            answers = [("recv" if call.p2p == "send" else "send", rank) for rank, call in waits if call.peer == own]
+            asks = [(call.p2p, call.peer) for rank, call in waits if rank == own]
+            if all(change[half] >= 0 for half in answers) and all(change[half] <= 0 for half in asks):
+                continue  # Nobody waits for what it changed.
+            sure = ASSUMED if len(departs) > 1 else PROBABLE if order or len(histories) > 2 else POSSIBLE
+            return (OutOfStep(own, departs[own]),), sure, stages and not order
+    if few := tuple(out for out in _against_most(job, key, passes, at) if out.rank in ranks):
+        return few, PROBABLE, stages
+    # All make one call first that they never made before: no call that one of them skipped brings them there.
+    again = any(step_of(call) == step_of(wait) for own, wait in waits for call in histories[own] if call.seq < wait.seq)
+    alike = len({(call.p2p, call.stack) for _, call in waits}) == 1 and waits[0][1].stack
+    return (), SEEN if alike and not again and not instead else ASSUMED, False
 
 
-def _last_row(calls: Sequence[Call], paths: Collection[Any]) -> int:
-    """Return how often a rank made one of these calls in the last row of messages that are all at these paths."""
-    rows = [Counter(map(on_path, row)) for within, row in groupby(calls, lambda call: on_path(call) in paths) if within]
-    return max(rows[-1].values(), default=0) if rows else 0
+def _history(job: JobState, rank: int, recorder: str, ends: Sequence[Operation]) -> list[Call]:
+    """Return the calls of a rank up to that in which it waits: what it does after it gave up is no order of its own."""
+    calls, at = job.reading.history(rank, recorder), {end[:2] for end in ends}
+    return calls[: next((n for n, call in enumerate(calls, 1) if not call.p2p and (call.key, call.seq) in at), None)]
 
 
-def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:
-    """Return the peer's messages in this round and the previous one if it posted fewer while `rank` posted no more.
-
-    A round ends with `collective`, in which the peer waits while `rank` waits for the peer in `waits`.
-    """
-    key, half, end = waits.key, waits.p2p, on_path(collective)
-    rounds: list[list[int]] = []
-    for own, to, direction in ((peer, rank, _OTHER_HALF[half]), (rank, peer, half)):
-        calls = job.reading.calls(own, collective.key) + job.reading.calls(own, key, messages=True)
-        counts = [0]
-        for call in sorted(calls, key=lambda call: call.created_s or 0.0):
-            counts[-1] += call.p2p == direction and call.peer == to
-            if on_path(call) == end:
-                counts.append(0)
-        rounds.append(counts)
-    line = job.survey.groups[collective.key].lines.get(rank)
-    went_on = line is not None and line.issued >= collective.seq
-    posted, waited = rounds[0][:-1], rounds[1][:-1] if went_on else rounds[1]
-    if min(len(posted), len(waited)) < 2 or posted[-1] >= posted[-2] or waited[-1] > waited[-2]:
-        return None
-    return LeftOut(peer, posted[-1], posted[-2])
+def _against_most(
+    job: JobState, key: GroupKey, passes: Mapping[int, Sequence[Sequence[Call]]], at: Mapping[int, int]
+) -> tuple[OutOfStep, ...]:
+    """Return few ranks that send or receive more or less often in their last round than most, as never before."""
+    counts, rows = dict[int, Counter[Any]](), [dict[int, int](), dict[int, int]()]
+    for own, number in at.items():
+        for row, part in zip(rows, passes[own][number - 1 : number + 1], strict=True):
+            counts[own] = Counter(step_of(call)[:2] for call in part if call.p2p)
+            row[own] = max(counts[own].values(), default=0)
+    vote = count_votes(key, 0, rows[1])
+    if len({*at.values()}) > 1 or not vote.has_majority or len(vote.present) < 3 or len({*rows[0].values()}) > 1:
+        return ()  # Whoever never did the same cannot be compared, nor can two ranks.
+    most, heads = rows[1][vote.sides[0][0]], {own: job.survey.ranks[own].p2p[:1] for own in vote.minority}
+    # Who made fewer has left these calls, and is not held up in them; who made more is still in them.
+    within = {own for own in heads for call in heads[own] if counts[own][step_of(call)[:2]] == rows[1][own]}
+    few = tuple(OutOfStep(own, None, rows[1][own], most) for own in vote.minority)
+    return few if all((out.rank in within) == (out.now > most) for out in few) else ()
 
 
 def _passed(job: JobState) -> PointToPoint | None:
@@ -229,7 +216,7 @@ def _passed(job: JobState) -> PointToPoint | None:
 
     Hosts that do not wait for their devices enqueue that collective behind the message, so no cycle of waits shows.
     """
-    waits, cases = job.waits, dict[int, tuple[Operation, Call, Call, LeftOut]]()
+    waits, calls, cases = job.waits, dict[int, Call](), list[tuple[OutOfStep, Call, float]]()
     for operation, (rank, *_) in sorted(waits.waiting.items()):
         call, peer = waits.calls[rank, operation], operation.peer
         if peer < 0 or not job.waits_first_in(rank, operation):
@@ -239,16 +226,13 @@ def _passed(job: JobState) -> PointToPoint | None:
         issued = (own for own, lines in collectives if rank in lines and lines[rank].issued >= own.seq)
         if (collective := next((waits.calls[peer, own] for own in issued), None)) is None:
             continue
-        if (fewer := _left_out(job, rank, call, peer, collective)) is not None:
-            cases[rank] = operation, call, collective, fewer
-    if not cases:
-        return None
-    peers = {fewer.rank: collective for _, _, collective, fewer in cases.values()}
-    cycle = Cycle(tuple(sorted({*cases, *peers})), tuple(operation for operation, *_ in cases.values()))
-    calls = tuple((rank, call) for rank, (_, call, _, _) in cases.items())
-    left_out = tuple(fewer for *_, fewer in cases.values())
-    first = left_out[0].rank
-    return PointToPoint(cycle, calls, tuple(peers.items()), {first: peers[first]}, left_out)
+        out_of_step, sure, _ = _out_of_step(job, (rank, peer), [(rank, call)], [collective])
+        if out_of_step and out_of_step[0].rank == peer:
+            calls[rank] = call
+            cases.append((out_of_step[0], collective, sure))
+    peers, fewer = {out.rank: collective for out, collective, _ in cases}, tuple(out for out, *_ in cases)
+    cycle, least = Cycle(tuple(sorted({*calls, *peers})), ()), min((sure for *_, sure in cases), default=0.0)
+    return PointToPoint(cycle, tuple(calls.items()), tuple(peers.items()), fewer, least) if cases else None
 
 
 def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
@@ -260,8 +244,10 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     for ranks in sorted(vote.sides):
         absent = tuple(rank for rank in waits.absent[first[ranks[0]]] if rank in cycle.ranks)
         sides.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
-    changes = {rank: _changes_order(job, rank, at) for rank, at in first.items() if vote.tie}
-    own = () if None in changes.values() else tuple(rank for rank, differs in changes.items() if differs)
+    passes = {rank: rounds(_history(job, rank, at.key.recorder, [at])) for rank, at in first.items() if vote.tie}
+    changes = {rank: departure(parts, len(parts) - 1) for rank, parts in passes.items() if len(parts) > 2}
+    changed = tuple(rank for rank, change in changes.items() if change is not None and change.kind != "count")
+    own = changed if len(changes) == len(first) else ()
     culprits = (len(own) < len(first) and own) or vote.minority or cycle.ranks
     apart = [pair for pair in permutations(sides, 2) if not {*culprits}.isdisjoint(pair[0].ranks)]
     proven = all(comes_later(job, one.ranks[0], one.call, other.ranks[0], other.call) for one, other in apart)
@@ -272,17 +258,6 @@ def comes_later(job: JobState, rank: int, call: Call, other_rank: int, other: Ca
     """Return whether a rank in a call comes to the other rank's call later, as `loop_exit.comes_later` does."""
     ways = replace(call, stack=job.path(rank, call)), replace(other, stack=job.path(other_rank, other))
     return loop_exit.comes_later(*ways)
-
-
-def _changes_order(job: JobState, rank: int, at: Operation) -> bool | None:
-    """Return whether a rank came to the group in which it waits from another one than before; None in a first round."""
-    calls = [call for call in job.reading.history(rank, at.key.recorder) if not call.p2p]
-    # What it did after it gave up on this call is no order of its own.
-    keys = [
-        call.key for call in calls[: 1 + next((n for n, own in enumerate(calls) if (own.key, own.seq) == at[:2]), -1)]
-    ]
-    *before, last = pairwise(keys) if len(keys) > 1 else [(at.key, at.key)]
-    return last not in before if any(second == last[1] for _, second in before) else None
 
 
 def _missed_call(job: JobState, cycle: Cycle) -> Divergence | None:

@@ -86,7 +86,11 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     Only the source shows why two lines differ. It must be older than the stack, and the rank must have waited there
     until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
-    ahead = _one_call_ahead(job)
+    # Gloo marks a failed call as completed, so ranks that are all one call ahead of the others may wait in it.
+    counted = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
+    is_whole = len(counted) == 1 and not job.waits.of_rank and len(counted[0]) >= job.world()
+    issued = {rank: line.issued for rank, line in counted[0].items()} if is_whole else {}
+    ahead = {rank for rank, count in issued.items() if count == max(issued.values()) == min(issued.values()) + 1}
     early = {rank for rank, end in job.endings.items() if end.exited_early}
     if (job.any_calls() and not ahead) or early - job.met_sizes():
         return None
@@ -215,16 +219,6 @@ def _explained_by_source(divergence: Divergence) -> bool:
     if names & CERTAIN_AFTER:
         is_explained = not met
     return is_explained and divergence.confidence >= SURE
-
-
-def _one_call_ahead(job: JobState) -> set[int]:
-    """Return ranks that are all one call ahead of the others; gloo marks a failed call as completed."""
-    groups = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
-    if len(groups) != 1 or job.waits.of_rank or len(groups[0]) < job.world():
-        return set()
-    issued = {rank: line.issued for rank, line in groups[0].items()}
-    least, most = min(issued.values()), max(issued.values())
-    return {rank for rank, count in issued.items() if count == most == least + 1}
 
 
 def collective_of(

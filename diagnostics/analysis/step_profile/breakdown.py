@@ -101,7 +101,9 @@ def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
     rows = compress(zip(trace.device.start, trace.device.end, trace.launch), trace.is_memory)
     copies = [(start, end) for start, end, launch in rows if limit is None or 0 <= launch < limit]
     if trace.fractional:
-        calls, computes, copies = (list(map(_whole_us, spans)) for spans in (calls, computes, copies))
+        for spans in (calls, computes, copies):  # To whole microseconds.
+            firsts = ((math.ceil(start / 1000) * 1000, math.floor(end / 1000) * 1000) for start, end in spans)
+            spans[:] = [(first, max(first, last)) for first, last in firsts]
     communication, compute, spans = union(calls), union(computes), calls + computes + copies
     if not communication:
         return None
@@ -114,11 +116,6 @@ def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
         "non_compute_percent": round(100 * (wall - computing - idle) / wall, 2),
         "window": "without_last_step" if limit is not None else "whole_file",
     }
-
-
-def _whole_us(span: Interval) -> Interval:
-    first, last = math.ceil(span[0] / 1000) * 1000, math.floor(span[1] / 1000) * 1000
-    return first, max(first, last)
 
 
 class CopyProfile(Struct):

@@ -20,12 +20,14 @@ def figures(case: PointToPoint) -> dict[str, Any]:
     links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:CITED]]
     links += [_TEXTS.phrase("more", more=len(case.calls) - CITED)] if len(case.calls) > CITED else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
-    one_sided = "left_out" if case.left_out else "one_sided"
-    cycle = "rounds" if case.left_out else "cycle"
-    row = "tags" if case.tags_differ else one_sided if case.in_collectives else cycle
+    departs = next((out.departs for out in case.out_of_step), None)
+    row = "departs" if departs else "rounds" if case.out_of_step else "schedules" if case.scheduled else ""
+    row = row or ("tags" if case.tags_differ else "one_sided" if case.in_collectives else "")
     return {
-        "said": row,
+        "said": row or ("cycle" if case.confidence == SEEN else "unclear"),
         "case": case,
+        "who": case.out_of_step[0].rank if case.out_of_step else None,
+        "departs": departs,
         "chain": links,
         "places": " and ".join(dict.fromkeys(sites)) or "both calls",
         "at": _at(call).strip(" ()") or "these calls",
@@ -34,8 +36,7 @@ def figures(case: PointToPoint) -> dict[str, Any]:
         "rank": rank,
         "call": call,
         "half": _TEXTS.phrase("half_send" if call.p2p == "recv" else "half_recv", rank=rank),
-        "before": "".join(f" before {peer_call.cited()}" for peer_call in case.peers.values()),
-        "place": call.place if call.site else "this call",
+        "before": "".join(f" before {at.cited()}" for peer, at in case.in_collectives if peer == call.peer),
     }
 
 
@@ -62,12 +63,14 @@ def seen(calls: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
 def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     """Return the finding about a circular wait, with a cause's facts.
 
-    The culprits are the ranks that wait in messages, or the one that left some out; in a pipeline, those in other calls
-    if they are fewer.
+    The culprits are the ranks that are out of step; in a pipeline, those in other calls if they are fewer; or else all
+    ranks that wait for each other, as nothing tells which one is wrong.
     """
     job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.in_collectives)
-    culprits = tuple(sorted({fewer.rank for fewer in case.left_out})) or tuple(rank for rank, _ in case.calls)
-    culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
+    one_sided = {end for rank, call in case.calls if call.peer in others for end in (rank, call.peer)}
+    met = one_sided or {rank for rank, _ in case.calls}
+    few = case.scheduled and 0 < len(others) < len(case.calls)
+    culprits = tuple(sorted({out.rank for out in case.out_of_step} or (others if few else met)))
     in_collectives = [(rank, call) for rank, call in case.in_collectives if rank in culprits] or case.in_collectives[:1]
     waits: list[tuple[int, Call, str | Phrase]]
     waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:CITED]]
@@ -76,7 +79,7 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     return _parts.confirmed(
         job,
         facts,
-        PROBABLE if in_collectives or case.scheduled else SEEN,  # A cycle is proof; another call may be the wrong one.
+        PROBABLE if few and not case.out_of_step else case.confidence,
         seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
         ranks=culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),

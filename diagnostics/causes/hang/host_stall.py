@@ -34,19 +34,6 @@ def _late_host(case: HostStall) -> FormattedFacts:
     return _TEXTS.facts(rows, case=case, **figures)
 
 
-def _host_outside(case: HostOutside) -> FormattedFacts:
-    first, place = case.activities[case.ranks[0]], case.inside[min(case.holders or case.inside)]
-    return _TEXTS.facts(
-        "holds" if case.holders else ("outside", "working") if case.working else "outside",
-        case=case,
-        place=_parts.described(place),
-        op=place.op,
-        waited=_TEXTS.phrase("waited", case=case) if case.blocked_s >= STALL_S else "",
-        doing=_parts.doing(first, explained=True),
-        fix=_parts.fix(first),
-    )
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide from roots of the wait-for graph without pending calls, their stacks, and watchdog messages."""
     if (run := stall.job.evidence.run) is not None and run.suspended:
@@ -113,8 +100,18 @@ def _outside(case: HostOutside) -> Finding:
     ]
     stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=_parts.described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
+    first = case.activities[case.ranks[0]]
+    facts = _TEXTS.facts(
+        "holds" if case.holders else ("outside", "working") if case.working else "outside",
+        case=case,
+        place=_parts.described(place),
+        op=place.op,
+        waited=_TEXTS.phrase("waited", case=case) if case.blocked_s >= STALL_S else "",
+        doing=_parts.doing(first, explained=True),
+        fix=_parts.fix(first),
+    )
     return confirmed(
-        facts=_host_outside(case),
+        facts=facts,
         confidence=level.OPEN if unsure else seen,
         ranks=ranks,
         victims=tuple(rank for rank in (*case.inside, *case.ranks) if rank not in ranks),

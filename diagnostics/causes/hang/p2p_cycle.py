@@ -1,40 +1,25 @@
 """A send or receive waits for a counterpart that is never posted, in a cycle or on one side only."""
 
-from msgspec import Struct
-
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.stack_evidence import InCollective, communicating
+from diagnostics.analysis.stall.stack_evidence import communicating
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._messages import figures, finding
-from diagnostics.contract.findings import CERTAIN, CITED, LIKELY, SUSPECTED, EvidenceItem, Finding
+from diagnostics.contract.findings import ASSUMED, CERTAIN, CITED, SUSPECTED, EvidenceItem, Finding
 from diagnostics.contract.formatting import file_name, joined
 from diagnostics.evidence.calls import TRANSFERS
 
 _TEXTS = Texts(__file__)
 
 
-class UnrecordedTransfer(Struct, frozen=True):
-    """Ranks that wait in sends or receives, while no rank is left to post the counterpart."""
-
-    direction: str
-    """Direction of the transfers: `send` or `recv`; empty if the ranks wait in both."""
-    ranks: dict[int, InCollective]
-    """Location of each of these ranks."""
-    waiting: tuple[int, ...]
-    """The other ranks, which wait for these."""
-    world_known: bool
-    """Whether anything besides the files themselves gives the world size."""
-
-
 def decide(stall: Stall) -> list[Finding]:
     """Decide from cycles of the wait-for graph with sends and receives, or else from stacks."""
     waits = [wait for wait in stall.circular if isinstance(wait, PointToPoint) and not wait.of_stages]
     findings = [finding(stall, wait, _TEXTS.facts(**figures(wait))) for wait in waits]
-    if (transfer := unrecorded_transfer(stall.job)) is not None:
-        findings.append(_unrecorded(stall, transfer))
+    if stall.job.hangs() and stall.job.world() > 1 and (unrecorded := _unrecorded(stall.job)) is not None:
+        findings.append(unrecorded)
     return findings or [_parts.unconfirmed(stall, _parts.UNRECORDED, otherwise=_otherwise)]
 
 
@@ -51,17 +36,16 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     )
 
 
-def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
-    """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty.
+def _unrecorded(job: JobState) -> Finding | None:
+    """Return the finding about ranks that all wait in a send or all in a receive, while the rest waits for them.
 
-    If all ranks wait in sends or receives, no rank is left to post what another one waits for.
+    If all ranks wait in sends or receives, no rank is left to post what another one waits for. Stacks alone show it.
     """
     places, world = communicating(job), job.world()
     inside = {rank: place for rank, place in places.items() if place.op in TRANSFERS}
     directions = {place.op.removeprefix("i") for place in inside.values()}
     world_known = bool(job.evidence.world_size or job.survey.world())
-    both = len(inside) == world and world_known
-    if not job.hangs() or world < 2 or (len(directions & {"send", "recv"}) != 1 and not both):
+    if len(directions & {"send", "recv"}) != 1 and not (world_known and len(inside) == world):
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     has_exited = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
@@ -70,36 +54,32 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     together = len(set(calls)) == 1 and None not in calls
     if has_exited or not (together or set(rest) <= job.waits.reaching(inside)):
         return None
-    return UnrecordedTransfer(directions.pop() if len(directions) == 1 else "", inside, rest, world_known)
-
-
-def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
-    # By stacks: some ranks wait in a collective instead, or in both halves, whose ends the stacks do not show.
-    confidence = LIKELY if case.waiting or not case.direction else CERTAIN
-    ranks = list(case.ranks.items())
-    waits = {rank: _parts.says("waits_in", what=seen.op) for rank, seen in ranks}
-    sites = [rank.site for rank in case.ranks.values() if rank.site is not None]
-    first, row = next(iter(sites), None), "all" if case.world_known else "all_logged"
+    waits = {rank: _parts.says("waits_in", what=seen.op) for rank, seen in inside.items()}
+    sites = dict.fromkeys((seen.site.file, seen.site.line) for seen in inside.values() if seen.site is not None)
+    named, direction = [f"{file_name(file)}:{line}" for file, line in sites], next(iter(directions), "")
+    # Calls of one line are in no order that could let one of them go on. Of others, one may have been skipped.
+    row = "beside" if rest else "all_logged" if not world_known else "both" if len(sites) > 1 else "all"
     return _parts.confirmed(
-        stall.job,
+        job,
         _TEXTS.facts(
-            "beside" if case.waiting else row if case.direction in ("send", "recv") else "both",
-            case=case,
-            place=f" ({file_name(first.file)}:{first.line})" if first else "",
-            places=joined(dict.fromkeys(f"{file_name(site.file)}:{site.line}" for site in sites)),
-            at=f"{first.file}:{first.line}" if first else "these calls",
-            other="sends" if case.direction == "recv" else "receives",
-            count=len(case.ranks) + len(case.waiting),
+            row,
+            direction=direction,
+            waiting=rest,
+            place=f" ({named[0]})" if named else "",
+            places=joined(named),
+            at=":".join(map(str, next(iter(sites)))) if sites else "these calls",
+            other="sends" if direction == "recv" else "receives",
+            count=world,
         ),
-        confidence if case.world_known else SUSPECTED,
+        SUSPECTED if not world_known else ASSUMED if rest or len(sites) > 1 else CERTAIN,
         basis="messages",
         evidence=[
             EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits[rank]))
-            for rank, seen in ranks[:CITED]
+            for rank, seen in [*inside.items()][:CITED]
         ],
-        ranks=tuple(case.ranks),
-        victims=case.waiting,
-        where=_parts.places((rank, seen.site, waits[rank]) for rank, seen in ranks[:CITED]),
+        ranks=tuple(inside),
+        victims=rest,
+        where=_parts.places((rank, seen.site, waits[rank]) for rank, seen in [*inside.items()][:CITED]),
     )
 
 

@@ -20,8 +20,7 @@ def decide(stall: Stall) -> Finding:
     """Decide from waits between stages, the loss of torch's schedules, or the messages of each stage's last step."""
     for wait in stall.circular:
         if isinstance(wait, PointToPoint) and wait.of_stages:
-            said = "schedules" if wait.scheduled else "rounds"
-            return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": said}))
+            return finding(stall, wait, _TEXTS.facts(**figures(wait)))
     if (at_loss := _at_loss(stall)) is not None:
         return at_loss
     calls = pairs(stall.job.evidence)

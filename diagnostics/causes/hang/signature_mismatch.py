@@ -2,15 +2,14 @@
 
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
 from diagnostics.contract.findings import CITED, OPEN, SIZES_PRINTED, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.endings import Ending, in_object_call
-from diagnostics.evidence.model import LogFact, shortened
+from diagnostics.evidence.endings import in_object_call
+from diagnostics.evidence.model import shortened
 
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("arguments")
@@ -48,35 +47,30 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the first call in which the ranks differ, printed sizes, watchdogs, and contradicting roots."""
     job, findings = stall.job, list[Finding]()
     ends = [end for end in job.endings.values() if end.kind == "mismatch" and in_object_call(end.frames)]
-    is_one_job = not (job.evidence.doubt or job.finished())
+    is_one_job, missing = not (job.evidence.doubt or job.finished()), DETAIL if job.survey.ranks else _parts.RECORD
     if is_one_job and (lines := job.size_mismatches()):
         if not any(divergence.lines[:1] == tuple(lines[:1]) for divergence in stall.inferred):
-            findings.append(_printed(job, lines))
+            # No record shows the calls that met. Those named met the wrong size, and did not pass it.
+            ranks = tuple(sorted({fact.rank for fact in lines if fact.rank is not None}))
+            count, text = counted(len(lines), "message"), shortened(lines[0].text.strip(), 200)
+            facts, cited = _TEXTS.facts(printed=text, count=count, missing=missing), _parts.lines(lines)
+            findings += [_parts.confirmed(job, facts, SIZES_PRINTED, evidence=cited, victims=ranks, basis="messages")]
     elif is_one_job and ends:
-        findings.append(_no_object(stall, ends))
+        first, own = ends[0], own_line(ends[0].frames)
+        at, op = own and f"{file_name(own.file)}:{own.line}", first.frames[0].function
+        facts = _TEXTS.facts("object", end=first, rank=(first.rank,), op=op, at=at, missing=missing)
+        ranks, cited = (
+            tuple(sorted(end.rank for end in ends if end.rank != UNNAMED)),
+            tuple(end.evidence for end in ends[:CITED]),
+        )
+        where = _parts.where(first.rank if ranks else None, own)
+        # What met the size of an object may also be another collective, or that of an earlier call.
+        findings.append(
+            _parts.confirmed(job, facts, OPEN, evidence=cited, victims=ranks, where=where, basis="messages")
+        )
     none = None if stall.divergences or job.behind() else _TEXTS.ruled_out(count=job.survey.positions)
     recording = _parts.recording(job.evidence, _MISSING)
     return decided(stall, READING, findings, recording, otherwise=lambda _, waits: None if waits else none)
-
-
-def _printed(job: JobState, lines: list[LogFact]) -> Finding:
-    """Return the finding about sizes that gloo printed, without a record of the calls that met."""
-    count, text = counted(len(lines), "message"), shortened(lines[0].text.strip(), 200)
-    facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if job.survey.ranks else _parts.RECORD)
-    # Those that met the wrong size, not those that passed it.
-    victims = tuple(sorted({fact.rank for fact in lines if fact.rank is not None}))
-    return _parts.confirmed(job, facts, SIZES_PRINTED, evidence=_parts.lines(lines), victims=victims, basis="messages")
-
-
-def _no_object(stall: Stall, ends: list[Ending]) -> Finding:
-    first, own = ends[0], own_line(ends[0].frames)
-    at, missing = own and f"{file_name(own.file)}:{own.line}", DETAIL if stall.job.survey.ranks else _parts.RECORD
-    facts = _TEXTS.facts("object", end=first, rank=(first.rank,), op=first.frames[0].function, at=at, missing=missing)
-    ranks = tuple(sorted(end.rank for end in ends if end.rank != UNNAMED))
-    evidence = [end.evidence for end in ends[:CITED]]
-    places = _parts.where(first.rank if ranks else None, own)
-    # What met the size of an object may also be another collective, or that of an earlier call.
-    return _parts.confirmed(stall.job, facts, OPEN, evidence=evidence, victims=ranks, where=places, basis="messages")
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -8,26 +8,23 @@ from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG
 from diagnostics.contract.findings import CERTAIN, CITED, Finding, Remedy
+from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
 
 
 def _summary(facts: Disagreement) -> str:
-    skipped = facts.filled(_TEXTS, "or_skipped", skip=facts.skip) if facts.skip else ""
-    return f"{_difference(facts)} {skipped}".rstrip()
-
-
-def _difference(facts: Disagreement) -> str:
     divergence = facts.divergence
+    counts: Phrase | str = ""
+    row = "fewer" if facts.kind == "fewer_iterations" else "runs_on"
     if divergence.whole:
         run, expected = divergence.iterations or (0, 0)
         counts = _TEXTS.phrase("counts", run=run, expected=expected) if run != expected else ""
-        times = facts.kind.partition("_")[0]
-        return facts.filled(_TEXTS, "whole_ended" if divergence.ended else "whole", times=times, counts=counts)
-    if divergence.ended:
+        row = "whole_ended" if divergence.ended else "whole"
+    elif divergence.ended:
         row = "whole_ended" if divergence.ended == "minority" else "goes_on"
-        return facts.filled(_TEXTS, row, times=facts.kind.partition("_")[0], counts="")
-    return facts.filled(_TEXTS, "fewer" if facts.kind == "fewer_iterations" else "runs_on")
+    skipped = facts.filled(_TEXTS, "or_skipped", skip=facts.skip) if facts.skip else ""
+    return f"{facts.filled(_TEXTS, row, times=facts.kind.partition('_')[0], counts=counts)} {skipped}".rstrip()
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:

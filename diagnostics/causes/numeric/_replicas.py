@@ -54,7 +54,9 @@ def replica_cause(file: str, *, over_tp: bool = False) -> Cause[Figures]:
                         differences.append((rank, difference))
         if differences:
             return _confirmed(evidence, run, differences, texts, over_tp)
-        if _is_alone(evidence, run, over_tp):
+        mesh, over = layout(evidence), evidence.traits.replicated_over
+        alone = evidence.traits.is_known and (over is None or evidence.world_size == 1)
+        if (mesh.tp if mesh is not None else run.get("parallel.tp", 1)) == 1 if over_tp else alone:
             return texts.ruled_out(name=evidence.traits.name)
         if equal := _equal_steps(run):
             return _TEXTS.ruled_out("equal", last=max(equal), count=len(equal))
@@ -63,14 +65,6 @@ def replica_cause(file: str, *, over_tp: bool = False) -> Cause[Figures]:
         return _TEXTS.undecided("too_early")
 
     return declared(file, read, decide)
-
-
-def _is_alone(evidence: Evidence, run: RunEvidence, over_tp: bool) -> bool:
-    """Return whether no two ranks hold the same parameters."""
-    if over_tp:
-        mesh = layout(evidence)
-        return (mesh.tp if mesh is not None else run.get("parallel.tp", 1)) == 1
-    return evidence.traits.is_known and (evidence.traits.replicated_over is None or evidence.world_size == 1)
 
 
 def _equal_steps(run: RunEvidence) -> list[int]:

@@ -64,7 +64,7 @@ def test_at_a_tie_the_rank_that_changed_its_own_order_deviates(
 def test_two_receives_wait_for_each_other() -> None:
     (case,) = circular_waits(job({0: half("recv", 1), 1: half("recv", 0)}, 2))
     assert isinstance(case, PointToPoint) and not case.in_collectives and not case.tags_differ
-    assert [rank for rank, _ in case.calls] == [0, 1] and set(case.peers) == {1}
+    assert [rank for rank, _ in case.calls] == [0, 1]
 
 
 @pytest.mark.parametrize(("tags", "differ"), [((1, 2), True), ((1, None), False)])
@@ -130,7 +130,7 @@ def test_a_stage_with_fewer_messages_whose_host_went_on_is_found_without_a_cycle
     write(tmp_path, Job(programs, groups, nobody_completes=4))
     (finding,) = [item for item in detect(evidence(tmp_path, world_size=4)) if item.status == "confirmed"]
     assert (finding.cause, finding.ranks, finding.victims) == ("hang.p2p_cycle", (0, 1), (2, 3))
-    assert "Rank 0 posted the other half 3 times in this round and 4 times in the one before" in finding.summary
+    assert "Rank 0 departs from its own earlier rounds: it made all_reduce" in finding.summary
 
 
 def test_a_stage_with_fewer_messages_that_waits_for_messages_itself(tmp_path: Path) -> None:

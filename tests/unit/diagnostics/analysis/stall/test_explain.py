@@ -166,7 +166,7 @@ def test_send_and_receive_circles(tmp_path: Path) -> None:
 
 def test_a_receive_that_nobody_sends(tmp_path: Path) -> None:
     played = job(4, [A, C], {0: [A, Op("recv", 8, 70, peer=1), C]})
-    assert diagnose(tmp_path, played) == [("p2p_cycle", (0,))]
+    assert diagnose(tmp_path, played) == [("p2p_cycle", (0, 1))]
 
 
 def test_all_agree_and_none_completes(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_receive_without_a_sender_names_both_sides(tmp_path: Path) -> None:
     played = job(2, [A, C], {0: [A, Op("recv", 8, 70, peer=1), C]})
     write(tmp_path, played)
     (finding,) = [item for item in detect(evidence(tmp_path, world_size=2)) if item.status == "confirmed"]
-    assert (finding.cause, finding.ranks) == ("hang.p2p_cycle", (0,))
+    assert (finding.cause, finding.ranks, finding.confidence) == ("hang.p2p_cycle", (0, 1), 0.65)
     assert [(place.rank, place.line) for place in finding.where] == [(0, 70), (1, 30)]
     assert "rank 1" in finding.summary and "in a cycle" not in finding.summary
     change = finding.remedies[-1].change

@@ -33,7 +33,8 @@ def test_who_posts_fewer_halves_than_in_the_round_before_is_to_blame(tmp_path: P
     whole = [receive, receive, end], [send, send, end]
     result = finding(tmp_path, job([*whole[0] * 3, *whole[0]], [*whole[1] * 3, send, end]), CAUSE)
     assert (result.status, result.ranks, result.victims) == ("confirmed", (1,), (0,)) and result.where[0].line == 80
-    assert result.summary.endswith("Rank 1 posted the other half 1 time in this round and 2 times in the one before.")
+    end = "it made barrier at /job/train.py:80, where it made send [8] float32 before."
+    assert result.summary.endswith(f"Rank 1 departs from its own earlier rounds: {end}")
 
 
 def test_who_waits_for_one_more_half_than_in_the_round_before_is_to_blame(tmp_path: Path) -> None:
