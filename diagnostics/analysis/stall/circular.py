@@ -246,9 +246,8 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
         sides.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
     passes = {rank: rounds(_history(job, rank, at.key.recorder, [at])) for rank, at in first.items() if vote.tie}
     changes = {rank: departure(parts, len(parts) - 1) for rank, parts in passes.items() if len(parts) > 2}
-    changed = tuple(rank for rank, change in changes.items() if change is not None and change.kind != "count")
-    own = changed if len(changes) == len(first) else ()
-    culprits = (len(own) < len(first) and own) or vote.minority or cycle.ranks
+    own = tuple(rank for rank, change in changes.items() if change is not None and change.kind != "count")
+    culprits = (len(own) < len(first) == len(changes) and own) or vote.minority or cycle.ranks
     apart = [pair for pair in permutations(sides, 2) if not {*culprits}.isdisjoint(pair[0].ranks)]
     proven = all(comes_later(job, one.ranks[0], one.call, other.ranks[0], other.call) for one, other in apart)
     return GroupOrder(cycle, tuple(sides), culprits, proven)

@@ -20,14 +20,13 @@ def figures(case: PointToPoint) -> dict[str, Any]:
     links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:CITED]]
     links += [_TEXTS.phrase("more", more=len(case.calls) - CITED)] if len(case.calls) > CITED else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
-    departs = next((out.departs for out in case.out_of_step), None)
-    row = "departs" if departs else "rounds" if case.out_of_step else "schedules" if case.scheduled else ""
+    out = next(iter(case.out_of_step), None)
+    row = ("departs" if out.departs else "rounds") if out else "schedules" if case.scheduled else ""
     row = row or ("tags" if case.tags_differ else "one_sided" if case.in_collectives else "")
     return {
         "said": row or ("cycle" if case.confidence == SEEN else "unclear"),
         "case": case,
-        "who": case.out_of_step[0].rank if case.out_of_step else None,
-        "departs": departs,
+        "out": out,
         "chain": links,
         "places": " and ".join(dict.fromkeys(sites)) or "both calls",
         "at": _at(call).strip(" ()") or "these calls",
