@@ -121,10 +121,10 @@ def comes_later(frame: Frame, calls: Collection[str], before_s: float | None, pe
         node = block[at[0]]
         block = next((inner for _, inner in _blocks(node) if _holds(inner, frame.line)), [])
         later += [] if block else [node]
-    found = [node for statement in later for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    if any(ast.unparse(call) in calls for call in found):
+    nodes = [node for statement in later for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if any(ast.unparse(call) in calls for call in nodes):
         return True
-    return None if not later or any(call.lineno != frame.line for call in found) else False
+    return None if not later or any(call.lineno != frame.line for call in nodes) else False
 
 
 def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> tuple[Condition, int]:

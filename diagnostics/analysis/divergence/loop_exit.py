@@ -96,8 +96,8 @@ def comes_later(call: Call, other: Call) -> bool | None:
     ahead = (source_text.calls_at(at, when_s, name) for at, name in zip(others[level:], names, strict=False))
     own = source_text.calls_at(path[-1], when_s, call.user_op or call.wire.op) if path else set[str]()
     expected, line = set[str]().union(*ahead) - own, frames[1].line if frames is not None else 0
-    found = [source_text.comes_later(at, expected, when_s, line) for at in path[level:]]
-    return True if True in found else False if frames is not None and None not in found else None
+    answers = [source_text.comes_later(at, expected, when_s, line) for at in path[level:]]
+    return True if True in answers else False if frames is not None and None not in answers else None
 
 
 def straight(first: Call, second: Call) -> bool:

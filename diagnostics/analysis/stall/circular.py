@@ -249,7 +249,7 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     own = tuple(rank for rank, change in changes.items() if change is not None and change.kind != "count")
     culprits = (len(own) < len(first) == len(changes) and own) or vote.minority or cycle.ranks
     apart = [pair for pair in permutations(sides, 2) if not {*culprits}.isdisjoint(pair[0].ranks)]
-    proven = all(comes_later(job, one.ranks[0], one.call, other.ranks[0], other.call) for one, other in apart)
+    proven = all(comes_later(job, side.ranks[0], side.call, other.ranks[0], other.call) for side, other in apart)
     return GroupOrder(cycle, tuple(sides), culprits, proven)
 
 

@@ -114,8 +114,8 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
         awaited = behind | job.waits.waited_for()
         # Whoever waited for one of them in a call lost it, and exited for that.
         first = {end.rank for end in exits} & job.waits.waited_for() - job.waits.of_rank.keys()
-        left = [end for end in exits if end.rank not in job.waits.reaching(first)]
-        by_kind["exited"] = [end for end in left if not end.in_order or end.rank in awaited]
+        causes = [end for end in exits if end.rank not in job.waits.reaching(first)]
+        by_kind["exited"] = [end for end in causes if not end.in_order or end.rank in awaited]
     cases = [_first(job, kind, _in_order(by_kind[kind])) for kind in BY_ITSELF if _matters(job, by_kind[kind])]
     firsts = _in_order([case.first for case in cases])
     return tuple(replace(case, later=case.first is not firsts[0]) for case in cases)

@@ -167,7 +167,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("ring", [True, False])
 @pytest.mark.parametrize(
-    ("after", "later", "left", "added"),
+    ("after", "later", "outside", "added"),
     [
         ("pass", "pass", False, True),
         ("barrier()", "pass", False, True),
@@ -180,7 +180,7 @@ time.sleep(60)
     ],
 )
 def test_a_call_of_a_helper_that_one_rank_alone_calls(
-    tmp_path: Path, ring: bool, after: str, later: str, left: bool, added: bool
+    tmp_path: Path, ring: bool, after: str, later: str, outside: bool, added: bool
 ) -> None:
     """A ring keeps the helper's line alone; what the others have ahead in other functions may be their half."""
     program = tmp_path / "train.py"
@@ -193,7 +193,7 @@ def test_a_call_of_a_helper_that_one_rank_alone_calls(
     path = frames((2, "log"), (4, "lead"), (7, "save"))
     ranks = {0: waiting(3), **{rank: done(2) for rank in range(1, 4)}}
     ranks[0][-1].stack = path[:1] if ring else path
-    others = frames((13, "<module>")) if left else frames((10, "wait"), (8, "save"))
+    others = frames((13, "<module>")) if outside else frames((10, "wait"), (8, "save"))
     dumps = [stacks(rank, *(others if rank else path)) for rank in range(4)]
     case = late_hosts(job(ranks, 4, stacks=dumps))
     assert isinstance(case, Divergence) == added
@@ -201,14 +201,14 @@ def test_a_call_of_a_helper_that_one_rank_alone_calls(
         assert (case.kind, case.culprits) == ("added", (0,))
 
 
-@pytest.mark.parametrize(("extra", "made"), [(50, True), (10, False)])
-def test_a_call_that_one_rank_made_rounds_ago_shows_in_its_later_calls(extra: int, made: bool) -> None:
+@pytest.mark.parametrize(("extra", "is_shown"), [(50, True), (10, False)])
+def test_a_call_that_one_rank_made_rounds_ago_shows_in_its_later_calls(extra: int, is_shown: bool) -> None:
     """Rank 0 waits in the last round, its others have left the loop; a line of all ranks' shows no extra call."""
     rounds = [call(at, 10 if at % 2 else 20, size=8) for at in range(1, 9)]
     own = [*rounds[:4], call(5, extra), *(replace(at, seq=at.seq + 1) for at in rounds[4:])]
     own[-1] = replace(own[-1], done=False)
     dumps = [stacks(rank, *SLEEP) for rank in range(1, 4)]
     case = late_hosts(job({0: own, **{rank: list(rounds) for rank in range(1, 4)}}, 4, stacks=dumps))
-    assert isinstance(case, Divergence) == made
+    assert isinstance(case, Divergence) == is_shown
     if isinstance(case, Divergence):
         assert (case.kind, case.culprits, case.minority.site) == ("added", (0,), frame(50))
