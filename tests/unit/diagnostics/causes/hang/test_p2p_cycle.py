@@ -1,5 +1,6 @@
 """A send or receive that waits for a half that is never posted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,46 @@ def test_a_stage_that_makes_fewer_or_more_calls_than_most_is_the_one_at_fault(
     result = finding(tmp_path, played, "hang.pipeline_mismatch")
     assert (result.status, result.ranks) == ("confirmed", (differing,)) and "micro-batches" in result.remedies[0].change
     assert finding(tmp_path, played, CAUSE).status != "confirmed"
+
+
+def without(programs: list[list[Op]], rank: int, line: int, nth: int) -> list[list[Op]]:
+    """The same programs, of which one rank leaves out its nth call at a line."""
+    at = [number for number, op in enumerate(programs[rank]) if op.line == line][nth]
+    programs[rank] = programs[rank][:at] + programs[rank][at + 1 :]
+    return programs
+
+
+@pytest.mark.parametrize(("rank", "line"), [(1, 71), (2, 71), (1, 81), (2, 81), (3, 81)])
+@pytest.mark.parametrize("nth", [8, 10])
+def test_a_rank_that_skips_one_message_of_its_earlier_rounds_is_at_fault(
+    tmp_path: Path, rank: int, line: int, nth: int
+) -> None:
+    result = finding(tmp_path, job(*without(stages(4, 4, -1, 0), rank, line, nth)), CAUSE)
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (rank,), 0.8)
+    assert f"Rank {rank} departs from its own earlier rounds" in result.summary
+
+
+def test_where_all_change_their_rounds_only_one_comes_to_an_order_of_its_own(tmp_path: Path) -> None:
+    programs = [
+        first + last for first, last in zip(stages(4, 3, -1, 0), without(stages(4, 1, -1, 0, 6), 1, 71, 2), strict=True)
+    ]
+    result = finding(tmp_path, job(*programs), CAUSE)
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (1,), 0.65)
+
+
+def test_in_a_first_round_nothing_tells_who_skipped_a_message(tmp_path: Path) -> None:
+    result = finding(tmp_path, job(*without(stages(4, 1, -1, 0), 1, 71, 0)), CAUSE)
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (1, 2), 0.65)
+    assert "does not show whether their order is wrong" in result.summary and len(result.remedies) == 2
+
+
+@pytest.mark.parametrize("other", [3, 5])
+def test_pipelines_beside_each_other_are_not_compared(tmp_path: Path, other: int) -> None:
+    """Two pipelines of two stages have other numbers of micro-batches, and a stage of the first departs from its own."""
+    first, second = stages(2, 3, 1, other), stages(2, 3, -1, 0, 6)
+    moved = [[replace(op, peer=(op.peer or 0) + 2) for op in program] for program in second]
+    result = finding(tmp_path, job(*first, *moved), "hang.pipeline_mismatch")
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (1,), 0.7)
 
 
 @pytest.mark.parametrize("world", [3, 4])
