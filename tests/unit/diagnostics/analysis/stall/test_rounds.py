@@ -16,8 +16,8 @@ def parts(*lines: int) -> list[list[int]]:
 
 def departs(*lines: int) -> tuple[str, int, int] | None:
     passes = rounds(history(*lines))
-    found = departure(passes, len(passes) - 1)
-    return found and (found.kind, line_of(found.call), line_of(found.expected))
+    departs_by = departure(passes, len(passes) - 1)
+    return departs_by and (departs_by.kind, line_of(departs_by.call), line_of(departs_by.expected))
 
 
 def line_of(call: Call) -> int:
@@ -64,5 +64,5 @@ def test_a_round_like_any_earlier_one_departs_from_none() -> None:
 
 def test_a_whole_round_ends_with_the_first_call_of_the_next() -> None:
     passes = rounds(history(*ROUND * 3, *FORWARD * 3, *BACKWARD * 3, *END, 12))
-    assert departure(passes, 4) is None and (found := departure(passes, 3)) is not None
-    assert (found.kind, line_of(found.call), line_of(found.expected)) == ("count", 16, 12)
+    assert departure(passes, 4) is None and (departs_by := departure(passes, 3)) is not None
+    assert (departs_by.kind, line_of(departs_by.call), line_of(departs_by.expected)) == ("count", 16, 12)

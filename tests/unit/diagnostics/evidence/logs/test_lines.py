@@ -239,6 +239,6 @@ def test_a_line_that_repeats_others_with_another_number_is_found(tmp_path, monke
     (tmp_path / "log").write_text("\n".join(rows))
     monkeypatch.setattr(module, "blocks", lambda path, *_, **__: [f"{row}\n".encode() for row in rows])
     reader = LineReader(tmp_path / "log", Limits(), (b"status 12", b"s 21"), lambda: False)
-    found = [number for number, row in enumerate(rows, 1) if "status 12" in row or "s 21" in row]
-    assert [number for number, _ in reader.lines()] == found
-    assert 334 in found and len(found) == 21
+    with_words = [number for number, row in enumerate(rows, 1) if "status 12" in row or "s 21" in row]
+    assert [number for number, _ in reader.lines()] == with_words
+    assert 334 in with_words and len(with_words) == 21
