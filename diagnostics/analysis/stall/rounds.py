@@ -33,20 +33,20 @@ def step_of(call: Call) -> Step:
 def rounds(calls: Sequence[Call]) -> list[Sequence[Call]]:
     """Divide the calls of a rank at the start of each pass of the outermost loop; the first part may hold a set-up.
 
-    A loop shows in a way that was taken twice or more, from one call back to one made before. Of nested loops the
-    outermost has the most different calls in each pass, or else begins its second pass last.
+    A loop shows in a way taken twice or more, from one call back to one before. Of nested loops the outermost has the
+    most different calls in each pass, or else begins last. One of messages that all differ may be its first inner one.
     """
-    steps, first, ways = [step_of(call) for call in calls], dict[Step, int](), dict[tuple[Step, Step], list[int]]()
-    for at, step in enumerate(steps):
-        first.setdefault(step, at)
-        if at:
-            ways.setdefault((steps[at - 1], step), []).append(at)
+    steps, ways = [step_of(call) for call in calls], dict[tuple[Step, Step], list[int]]()
+    for at, way in enumerate(pairwise(steps), 1):
+        ways.setdefault(way, []).append(at)
     # The number of different calls in the least pass of a loop, and where each pass begins.
     loops = [
         (min(len({*steps[start:end]}) for start, end in pairwise(taken)), taken)
         for (_, to), taken in ways.items()
-        if len(taken) > 1 and first[to] < taken[0]
+        if len(taken) > 1 and to in steps[: taken[0]]
     ]
+    flat = [all(call.p2p for call in calls[at[0] : at[1]]) and least == at[1] - at[0] for least, at in loops]
+    loops = [loop for loop, is_flat in zip(loops, flat, strict=True) if not is_flat]
     cuts = max(loops, default=(0, list[int]()))[1]
     return [calls[start:end] for start, end in pairwise([0, *cuts, len(calls)])]
 

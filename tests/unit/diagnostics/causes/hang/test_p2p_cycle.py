@@ -101,6 +101,21 @@ def test_in_a_first_round_nothing_tells_who_skipped_a_message(tmp_path: Path) ->
     assert "does not show whether their order is wrong" in result.summary and len(result.remedies) == 2
 
 
+@pytest.mark.parametrize(("differing", "number"), [(1, 7), (0, 5), (0, 7)])
+def test_the_end_of_a_first_steady_state_is_no_departure(tmp_path: Path, differing: int, number: int) -> None:
+    """Stages of 1F1B first repeat a forward and a backward, and then make backwards alone, as all in good order do."""
+    programs = []
+    for rank in range(3):
+        forward = [Op("recv", line=70, peer=rank - 1)] if rank else []
+        forward += [Op("send", line=71, peer=rank + 1, wait=False)] if rank < 2 else []
+        backward = [Op("recv", line=80, peer=rank + 1)] if rank < 2 else []
+        backward += [Op("send", line=81, peer=rank - 1, wait=False)] if rank else []
+        warm, steady = 2 - rank, (number if rank == differing else 6) - 2 + rank
+        programs.append([*forward * warm, *(forward + backward) * steady, *backward * warm] * 2)
+    result = finding(tmp_path, job(*programs), CAUSE)
+    assert (result.status, result.ranks, result.confidence) == ("confirmed", (0, 1), 0.65)
+
+
 @pytest.mark.parametrize("other", [3, 5])
 def test_pipelines_beside_each_other_are_not_compared(tmp_path: Path, other: int) -> None:
     """Two pipelines have other numbers of micro-batches, and a stage of the first departs from its own."""
