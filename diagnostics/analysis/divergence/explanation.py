@@ -125,9 +125,13 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     expected, got = majority_tail[0], minority_tail[0]
     if same_statement(expected, got):
         past, in_order = [at_line(call) for call in before], None
-        if at_line(got) in past and (turn := predict(past, at_line(expected))) is not None and turn.whole:
+        if at_line(got) in past and (turn := predict(past, at_line(expected))) is not None:
             # Both sizes belong to the line's loop: a call of it was left out, added or moved.
-            in_order = _aligned(majority_tail, minority_tail, before) or _predicted(expected, got, before)
+            in_order = _aligned(majority_tail, minority_tail, before)
+            if not turn.whole and (in_order is None or in_order.terms[0].count == 1):  # One call agrees by chance.
+                in_order = None
+            elif in_order is None:
+                in_order = _predicted(expected, got, before)
         return in_order or Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
         # The loop reduces this size here in every round, so another size belongs to another call. That does not hold
@@ -207,10 +211,7 @@ def _start_of_other_lines(majority: list[Call], minority: list[Call], position: 
 
 
 def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
-    """Compare the lines at which two stacks part in a function that both share: -1 if the first is earlier, 1 if later.
-
-    Return 0 if they part in different functions or not at all.
-    """
+    """Return -1 if two stacks part within a function and the first is at the earlier line, 1 if the later, else 0."""
     if (frames := split_at(first, second)) is None:
         return 0
     return -1 if frames[0].line < frames[1].line else 1
@@ -400,10 +401,7 @@ def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanat
 
 
 def _by_text_alone(expected: Call, got: Call, before: list[Call] | None = None) -> Explanation | None:
-    """Explain two calls if the source has branches or a loop around them; `before` are the minority's earlier calls.
-
-    Without these (None) the history is not known.
-    """
+    """Explain calls by branches or a loop around them; `before`: the minority's earlier calls, None if not known."""
     if loop_exit.source_branches(expected, got):
         return what_meets(expected, got, "source branches")
     if (alone := _for_one_rank(got, expected, again=True)) is not None:

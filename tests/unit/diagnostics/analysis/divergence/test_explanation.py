@@ -67,6 +67,23 @@ def test_sizes_of_one_line_that_both_belong_to_its_loop_show_a_call_left_out() -
     assert explained(texts, [*texts[:6], call(7, size=99)], 7)[:2] == ("other_arguments", "within")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [
+        ((7, 5, 6), "left_out"),
+        ((5, 6, 7), "added"),
+        ((7,), "other_arguments"),  # One call that agrees may do so by chance.
+        ((7, 7, 5), "other_arguments"),
+        ((8, 7, 5), "other_arguments"),
+    ],
+)
+def test_so_does_a_loop_whose_rounds_a_rarer_call_makes_unequal(sizes: tuple[int, ...], kind: str) -> None:
+    shared = [*((5, 6, 7) * 6), 1, *((5, 6, 7) * 3), 5]
+    sides = ([*shared, *rest] for rest in ((6, 7, 5, 6)[: len(sizes) + 1], sizes))
+    majority, minority = ([call(seq, size=size) for seq, size in enumerate(side, 1)] for side in sides)
+    assert explained(majority, minority, len(shared) + 1)[0] == kind
+
+
 def test_a_round_is_whole_beside_a_rarer_call() -> None:
     step, log = (1, 2, 3), 9
     logs, other = (*step, *step, *step, log), (*step, *step, *step, log, 50)
