@@ -18,7 +18,7 @@ from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.registry import Registry, by_id, collect
-from diagnostics.causes.suspicions import of_memory, suspected_of, suspicions
+from diagnostics.causes.suspicions import of_finding, of_memory, suspected_of, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
@@ -109,8 +109,13 @@ def conclude(
     suspect = partial(_suspected, evidence, ruled_out, ran_dry, happened == "oom")
     shown = _guarded(evidence, "cause", "suspicions", suspect, lambda why: None) if open_log or ran_dry else None
     waiting, suspected = shown or (None, ())
-    weighed = {finding.cause for finding in ordered if finding.suspected} & suspected_of("end").keys()
+    unsure = [finding for finding in ordered if finding.suspected]
+    weighed = {finding.cause for finding in unsure} & suspected_of("end").keys()
     suspected = suspected if len(weighed) < 2 else ()  # Several findings are weighed by more than words of the log.
+    by_calls = suspected and waiting and waiting.peer_calls
+    said = {cause.id for cause in by_id().values() if cause.names_outcome and cause.outcome == happened}
+    said |= {suspicion.cause for suspicion in suspected} | {c.id for c in by_id().values() if c.weighed and by_calls}
+    suspected = (*suspected, *(of_finding(finding) for finding in unsure if finding.cause not in said))
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
     state = partial(without_cause, evidence, happened, ordered, measures, slowed)
     statement = _guarded(evidence, "cause", "statement", state, lambda why: Statement())
@@ -129,7 +134,7 @@ def conclude(
         world_size=world_size or None,
         notes=noted,
         waiting=waiting,
-        suspicions=suspected,
+        suspicions=tuple(sorted(suspected, key=lambda suspicion: -suspicion.probability)),
         statement=statement.text,
         stated=statement.cause,
         figures=statement.figures,

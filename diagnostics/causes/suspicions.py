@@ -13,7 +13,7 @@ from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
 from diagnostics.causes.registry import built_in
 from diagnostics.contract.causes import Culprits, Suspected
 from diagnostics.contract.files import patterns_beside, table_beside
-from diagnostics.contract.findings import Suspicion
+from diagnostics.contract.findings import Finding, Suspicion, text_of
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import CLAUSE, shortened
@@ -45,7 +45,8 @@ def suspected_of(what: Literal["end", "memory"]) -> dict[str, Suspected]:
 def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
     signs, culprits, suspected = clues(symptoms), _culprits(symptoms), list[Suspicion]()
-    no_dumps = symptoms.uses_gloo or process.KIND in symptoms.kinds  # A running job can be watched instead.
+    other = symptoms.library != "nccl"
+    no_dumps = other or process.KIND in symptoms.kinds  # A running job can be watched instead.
     likely = sorted(((share, cause) for cause, share in probabilities(signs, ruled_out).items()), reverse=True)
     for probability, cause in likely:
         row = suspected_of("end")[cause]
@@ -54,7 +55,7 @@ def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Sus
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = tuple(rank for rank in culprits[row.ranks] if rank > UNNAMED), row.decide
             of_ray = decide in ("ends", "killed") and symptoms.worker_died
-            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and symptoms.uses_gloo)
+            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and other)
             is_logged = decide == "transport" and "nccl_init" in symptoms.kinds  # What it would ask for is there.
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else "native" if is_logged else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
@@ -84,21 +85,28 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     fits = unused >= _LARGE and requested <= (record.unused_bytes or 0) + (record.free_bytes or 0)
     many, alone = (record.unused_bytes or 0) >= _MANY * requested > 0, requested > used > 0
     signs = {"alone": alone, "steps": steps and not alone, "much_unused": fits and many, "unused": fits and not many}
-    signs["updates"] = record.updates
-    signs["outside"] = outside > _LARGE * (record.total_bytes or outside)
+    signs |= {"updates": record.updates, "outside": outside > _LARGE * (record.total_bytes or outside)}
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}
     figures |= {"requested": requested, "used": used}
     rows = suspected_of("memory")
+    other = _TEXT["no_history"].search(str(record.item.detail)) is not None
     odds = {cause: _odds(row, [name for name in row.clues if signs[name]]) for cause, row in rows.items()}
     whole, likely = sum(odds.values()) + _FIT["other_memory"], []
     for cause, row in rows.items():
         if text := row.says.get(next((name for name in row.clues if signs[name]), "default")):
-            likely.append((odds[cause] / whole, cause, filled(text, figures), _DECIDE[row.decide]))
+            likely.append((odds[cause] / whole, cause, filled(text, figures), row.decide))
     return tuple(
-        Suspicion(cause, round(share, 2), (), (text,), (), decide)
+        Suspicion(cause, round(share, 2), (), (text,), (), _DECIDE["allocated" if other else decide])
         for share, cause, text, decide in sorted(likely, reverse=True)[:MOST]
     )
+
+
+def of_finding(finding: Finding) -> Suspicion:
+    """Return a suspected finding as a suspicion; without other evidence, its remedy shows the cause if it helps."""
+    text = text_of(finding)
+    decide = text.missing or next((f"try: {remedy.change}" for remedy in text.remedies), "")
+    return Suspicion(finding.cause, finding.confidence, finding.ranks, (text.summary,), (), decide)
 
 
 def clues(symptoms: Symptoms) -> dict[str, str]:
@@ -198,7 +206,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "stood_still": symptoms.silence and symptoms.silence.of_ranks and symptoms.silence,
         "overrun": over,
         "short": short,
-        "gloo": symptoms.uses_gloo,
+        "gloo": symptoms.library == "gloo",
         "transport": reported and not is_closed and not symptoms.refused,
         "refused": symptoms.refused,
         "system_error": "ncclSystemError" in symptoms.results and not is_told,

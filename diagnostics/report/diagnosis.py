@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
-from diagnostics.causes.registry import FAMILIES, built_in
+from diagnostics.causes.registry import FAMILIES
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import ranks_text, sentence
 from diagnostics.evidence.model import shortened
@@ -18,7 +18,7 @@ _said = wording.texts_beside(__file__)
 PAGES: tuple[doc.Form, ...] = ("html", "markdown")
 SIDES_SHOWN = 8  # Maximum number of source locations of a cause on a page.
 CUT_SETS_SHOWN = 64  # Maximum number of cut sets in the table.
-_BRIEF = 4  # Maximum number of items per list (evidence, locations, suspicions, problems) on the first screen.
+_BRIEF = 4  # Maximum number of items per list (evidence, locations, problems) on the first screen.
 _LONG = 240  # Maximum characters of one piece of evidence on the first screen.
 _TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
@@ -80,7 +80,9 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
     for cause in others:
         change = f"; fix: {remedy[0].change}" if (remedy := text_of(cause).remedies) else ""
         cost = f", {wording.cost(cause.cost)}" if wording.cost(cause.cost) else ""
-        details.append(doc.Field("also", f"{_named(report, cause)}{cost}{change}"))
+        whose = f", {ranks_text(cause.ranks)}" if cause.ranks else ""
+        named = f"{report.title(cause.cause)} [{cause.cause}{_sure(cause)}]{whose}"
+        details.append(doc.Field("also", f"{named}{cost}{change}"))
     by_line: dict[object, EvidenceItem] = {}  # A line may support a cause twice, and be the end of a traceback.
     for item in root.evidence:
         by_line.setdefault((item.file, item.line or item.detail), item)
@@ -103,26 +105,15 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     related, _ = overview.undecided(report)
     if report.root_causes and not brief:
         rows.append(doc.Field("rest", _counts(report), "soft"))
-    weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
-    shown = {suspicion.cause for suspicion in report.suspicions}
-    shown |= {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
-    shown |= {cause.id for cause in built_in() if cause.weighed and weighed}
-    findings = (item.finding for item in report.findings)
-    suspicions = [finding for finding in findings if finding.suspected and finding.cause not in shown]
-    at = next((n for n, row in enumerate(rows) if row.label in ("maybe", "needed")), len(rows))
-    texts = [f"{_named(report, finding)}: {text_of(finding).summary}" for finding in suspicions[:_BRIEF]]
-    rows[at:at] = [doc.Field("maybe", text, "warn") for text in texts]
     unsure = report.root_causes and report.root_causes[0].confidence < CERTAIN
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
-        most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)
+        most_likely = next(iter(report.root_causes), None) or overview.first_open(report)
         own = text_of(most_likely).missing if most_likely is not None else ""
-        # Whether the remedy of a suspected cause helps shows the cause.
-        fix = next((remedy.change for remedy in text_of(most_likely).remedies), "") if most_likely in suspicions else ""
         account = None if report.root_causes else account_of(report.measures)
         own = account_asks(account) if account is not None and account.unaccounted else own
-        own = own or fix or ("" if report.root_causes else log_asks(report))
+        own = own or ("" if report.root_causes else log_asks(report))
         if own:
-            rows.append(doc.Field("try fix" if own == fix else "needed", own, "soft"))
+            rows.append(doc.Field("needed", own, "soft"))
         # Evidence for other causes does not confirm the root cause, except in a hang: the calls of all ranks.
         asks = not (brief and (own or (report.root_causes and report.outcome != "hung")))
         for what, causes in overview.missing(related, report.stated)[: 1 if brief else None] if asks else ():
@@ -330,12 +321,6 @@ def _coverage(coverage: Sequence[Coverage]) -> doc.Section | None:
     full = doc.Table((*heading, "problems, notes"), tuple(rows), 4)
     brief = doc.Table((*heading, "problems", "notes"), tuple(counts))
     return doc.Section("Evidence that was read", (doc.Only(PAGES, (full,)), doc.Only(("terminal",), (brief,))))
-
-
-def _named(report: Report, finding: Finding) -> str:
-    """Return `ranks issued different collective calls [hang.collective_mismatch, 97% sure], rank 1`."""
-    ranks = f", {ranks_text(finding.ranks)}" if finding.ranks else ""
-    return f"{report.title(finding.cause)} [{finding.cause}{_sure(finding)}]{ranks}"
 
 
 def _sure(finding: Finding) -> str:

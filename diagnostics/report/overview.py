@@ -35,9 +35,9 @@ def headline(report: Report, *, figures: bool = True) -> str:
         return _said("healthy", **{"ruled_out": 0, "undecided": 0, **count(report)}, account=account)
     if report.waiting is not None:
         return symptoms.headline(report.waiting)
-    if report.suspicions:
-        return _said("out_of_memory")
     suspected = [decided.finding for decided in report.findings if decided.finding.suspected]
+    if {suspicion.cause for suspicion in report.suspicions}.difference(finding.cause for finding in suspected):
+        return _said("out_of_memory")
     if len(suspected) == 1 and suspected[0].cause in by_id() and by_id()[suspected[0].cause].names_outcome:
         return text_of(suspected[0]).summary.rstrip(".")
     if suspected:

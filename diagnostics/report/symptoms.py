@@ -64,14 +64,16 @@ def rows(report: Report) -> Iterator[Field]:
     symptoms = report.waiting
     yield from positions(symptoms) if symptoms is not None else _recorded(report)
     last: tuple[object, ...] = ()
-    for suspicion in report.suspicions:
+    for suspicion in report.suspicions[:_SHOWN]:
         signs = suspicion.speaks_for
         ranks = f", {formatting.ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
         against = _said("against", reasons=suspicion.speaks_against) if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {_said('same') if signs == last else '; '.join(signs)}{against}", "warn")
         last = signs
-    if report.suspicions or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
+    # That memory ran out may be all that the cause says.
+    open_ones = report.suspicions[:1] if not report.root_causes or report.outcome == "oom" else ()
+    if any(one.decide for one in open_ones) or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
         yield Field("needed", needed(report, symptoms))
 
 
@@ -117,16 +119,16 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
 
 def needed(report: Report, symptoms: Symptoms | None) -> str:
     """Return what the user can run or collect to confirm a cause."""
-    if report.suspicions:
-        return report.suspicions[0].decide
+    if report.suspicions and (decide := report.suspicions[0].decide):
+        return decide
     if symptoms is not None and not symptoms.sizes and (silent := symptoms.aborted or symptoms.failed_silently):
         return formatting.filled(_TABLE["needed"]["silent" if min(silent) >= 0 else "unnamed"], {"ranks": silent})
-    if symptoms is not None and (failed := symptoms.failure or symptoms.warning):
+    if symptoms is not None and (failed := f"{symptoms.failure} {symptoms.warning}".strip()):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     if symptoms is None:
         return str(_TABLE["needed"]["logs"])
     is_bare = not (symptoms.waits or symptoms.kinds & TRANSPORT)
-    rest = "again" if not symptoms.kinds else "gloo" if symptoms.uses_gloo else "logs"
+    rest = "again" if not symptoms.kinds else "logs" if symptoms.library == "nccl" else "not_nccl"
     return str(_TABLE["needed"]["stopped" if "stop_ignored" in symptoms.kinds else "stderr" if is_bare else rest])
 
 

@@ -126,8 +126,7 @@ def _in_order(endings: list[Ending]) -> list[Ending]:
     dated = all(end.before_s is not None for end in endings)
     times = [inf if at is None else at for at in (end.before_s if dated else end.time_s for end in endings)]
     lines = [end.line if end.file == endings[0].file else 0 for end in endings]
-    rows = sorted(zip(times, lines, range(len(endings)), endings, strict=True))
-    return [row[-1] for row in rows]
+    return [row[-1] for row in sorted(zip(times, lines, range(len(endings)), endings, strict=True))]
 
 
 def left_together(job: JobState, ranks: Collection[int]) -> bool:

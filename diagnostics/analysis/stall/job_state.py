@@ -236,7 +236,7 @@ def build(evidence: Evidence) -> JobState:
     # The watch ends the ranks after its verdict, so others lose their peers. The zone of a log's times is not known.
     stopped_s = watch.verdict_s(evidence)
     late |= {rank: end for rank, end in early.items() if not end.line and ended_s.get(rank, -inf) >= stopped_s}
-    late |= _after_another(early) | {rank: early[rank] for rank in tells_of_others(early)}
+    late |= _after_another(early, job.endings) | {rank: early[rank] for rank in tells_of_others(early)}
     # A rank that had reported one is in `late` already.
     stamps = (stamp_s(fact) for fact in evidence.facts if fact.kind == "watchdog_timeout")
     first = min((at for at in stamps if at is not None), default=inf)
@@ -279,12 +279,13 @@ def _awaited(survey: Survey, waits: WaitGraph) -> set[int]:
     return {rank for rank, own in records if SNAPSHOTS in own.recorders and not (own.last and own.last.p2p)}
 
 
-def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:
+def _after_another(early: Mapping[int, Ending], endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the endings that came after that of another rank: a launcher then ends the rest, by SIGKILL at last.
 
     Those that logs date are compared by time; a kill without a date by its line, as launchers report it at once.
     """
-    before = (end.before_s for end in early.values() if end.before_s is not None and end.before_s >= (end.after_s or 0))
+    failed = [*early.values(), *(end for end in endings.values() if end.kind == "failed")]
+    before = (end.before_s for end in failed if end.before_s is not None and end.before_s >= (end.after_s or 0))
     first_s = min(before, default=inf)  # What a program prints may be written late.
     raised: dict[str, int] = {}
     for end in (end for end in early.values() if end.type and end.line):

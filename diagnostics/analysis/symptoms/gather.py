@@ -55,6 +55,9 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     failures, groups, late = [fact for fact in lines if fact.kind in FAILED], read_all(evidence), possibly_late(victims)
     waits = all_waits(evidence, groups, [end for end in victims if (end.rank,) != late], seen_waits)
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
+    of_gloo = any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims)
+    frames = (at for dump in evidence.stacks for own in dump.threads for at in own.frames)
+    of_gloo = of_gloo or any(_IN_GLOO.search(at.function) for at in frames)
     return Symptoms(
         waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
@@ -74,9 +77,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         possibly_late=late,
         departed=tuple({fact.fields["local"] for fact in closings if (evidence.world_size or 0) <= len(peers) + 1}),
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
-        uses_gloo=any(kind.startswith("gloo_") for kind in kinds)
-        or any(end.raised_by_gloo for end in victims)
-        or any(_IN_GLOO.search(at.function) for dump in evidence.stacks for own in dump.threads for at in own.frames),
+        library="gloo" if of_gloo else "hccl" if any("hccl" in fact.fields for fact in lines) else "nccl",
         results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),
         **without_lines(evidence, groups, waits, late),
         **_peers_lost(victims, lost, noticed),

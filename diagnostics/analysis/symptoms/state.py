@@ -188,8 +188,8 @@ class Symptoms(Struct, frozen=True):
     """How the first rank that gave up waiting says so, such as for a key of the store."""
     lost_peer: tuple[int, ...] = ()
     """Ranks with such an exception, if their lines name them."""
-    uses_gloo: bool = False
-    """Whether gloo wrote any of the lines."""
+    library: str = "nccl"
+    """`gloo` or `hccl` if it wrote any of the lines: variables of NCCL and of its flight recorder then show nothing."""
     differ: Phrase | str = ""
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""

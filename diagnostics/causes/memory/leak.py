@@ -39,8 +39,7 @@ def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
     """Return the growth of (step, bytes) points, ascending by step; None for fewer than `PARTS` points."""
     if len(points) < PARTS:
         return None
-    stride = -(-len(points) // MAX_POINTS)
-    thinned = points[::stride]
+    thinned = points[:: -(-len(points) // MAX_POINTS)]
     half, width = len(thinned) // 2, len(thinned) / PARTS
     parts = [thinned[int(n * width) : max(int((n + 1) * width), int(n * width) + 1)] for n in range(PARTS)]
     medians = [median(value for _, value in part) for part in parts if part]

@@ -193,7 +193,7 @@ def test_every_clue_that_a_cause_weighs_can_be_shown() -> None:
         stands(absent=(1,), kinds=frozenset({"missing_ranks"})),
         stands(silence=Silence("train.log", 9, "step 9", 7200.0, 60.0, of_ranks=True)),
         stands(kinds=frozenset({"oom_killer", "task_blocked"})),
-        stands(WAIT, uses_gloo=True),
+        stands(WAIT, library="gloo"),
     ]
     assert {name for symptoms in everything for name in clues(symptoms)} == {
         name for row in suspected_of("end").values() for name in row.clues
@@ -242,6 +242,12 @@ def test_what_took_a_devices_memory(requests: int, free: int, steps: int, likeli
     assert len({suspicion.speaks_for for suspicion in suspicions}) == len(suspicions), "each has a reason of its own"
 
 
+@pytest.mark.parametrize(("device", "asks"), [("CUDA", "_dump_snapshot"), ("MPS backend", "torch.mps")])
+def test_what_decides_who_took_the_memory_depends_on_the_device(device: str, asks: str) -> None:
+    item = EvidenceItem("log", "job.log", f"RuntimeError: {device} out of memory. Tried to allocate 2 GiB")
+    assert all(asks in suspicion.decide for suspicion in of_memory([RanOut(0, "cuda", item, 2 << 30)]))
+
+
 def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
     of_model = suspicions(stands(sizes="2860 vs 2816", aborted=(0,), peer_calls=(PLACED,), of_model=True))
     assert (of_model[0].cause, of_model[0].ranks) == ("hang.conditional_collective", (0,))
@@ -252,7 +258,7 @@ def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
 
 def test_gloo_is_not_asked_for_lines_of_nccl_or_a_device() -> None:
     wait = replace(PLACED, ranks=(0, 1), members=2)
-    of_gloo = suspicions(stands(wait, uses_gloo=True))
+    of_gloo = suspicions(stands(wait, library="gloo"))
     assert all("NCCL" not in item.decide and "dmesg" not in item.decide for item in of_gloo)
     assert any("NCCL" in suspicion.decide for suspicion in suspicions(stands(wait)))
 

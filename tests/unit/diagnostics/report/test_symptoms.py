@@ -146,6 +146,13 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:"
          "ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)\n",
          "NCCL failed on rank 0 (ncclSocketInit", "ip -br address"),
+        ("n1:1:2 [5] x:9 NCCL WARN NET/OFI Request 0x7 completed with error. RC: 20. Error: unknown error.\n",
+         "NCCL warned: NET/OFI Request", "security group"),
+        ("n1:1:2 [0] x:9 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available\n",
+         "NCCL warned: NET/OFI OFI fi_getinfo", "fi_info -p efa"),
+        ("[rank2]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+         "n1:1:2 [0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument\n",
+         "NCCL failed on rank 2", "NCCL_NET_GDR_LEVEL=LOC"),
         ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "The job was inter", "py-spy dump"),
         ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "GPU fault: a kernel was", "compute-sanitizer"),
     ],
@@ -311,7 +318,19 @@ def test_one_line_without_a_rank_is_a_wait(tmp_path: Path) -> None:
 
 def test_a_wait_that_only_ascends_library_tells(tmp_path: Path) -> None:
     line = "EI0002: The wait execution of the Notify register times out. Reason: none. base information: [streamID:[1], tag[AllReduce_10.0.0.1%eth0_0].]\n"  # noqa: E501
-    assert lines(tmp_path, line)[0] == "UNDECIDED: an unidentified rank waits in all_reduce; no cause is confirmed"
+    shown = lines(tmp_path, line)
+    assert shown[0] == "UNDECIDED: an unidentified rank waits in all_reduce; no cause is confirmed"
+    assert not any("NCCL" in text or "TORCH_FR" in text for text in shown), "which are not for HCCL"
+
+
+def test_what_is_needed_decides_the_likeliest_suspicion_in_every_form(tmp_path: Path) -> None:
+    shown = lines(
+        tmp_path, "RuntimeError: [gloo/transport/tcp/pair.cc:724] connect [127.0.1.1]:3210: Connection refused\n"
+    )
+    maybe, (needed,) = ([line for line in shown if line.startswith(label)] for label in ("maybe", "needed"))
+    assert "[env.wrong_interface]" in maybe[0] and "getent hosts" in needed
+    first, *_ = jsonform.as_json(diagnose(tmp_path))["suspicions"]
+    assert first["cause"] == "env.wrong_interface" and needed.endswith(first["decide"])
 
 
 def test_a_timeout_of_a_moment_is_suspected_itself(tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def test_an_exception_without_a_rank_is_of_the_process_that_torchrun_lists_with_
     assert [(place.rank, place.file, place.line) for place in finding.where] == [(1, "/w/train.py", 3)]
 
 
+@pytest.mark.parametrize(("later_s", "killed"), [(0, True), (31, False)])
+def test_a_kill_long_after_another_rank_failed_is_the_launchers(tmp_path: Path, later_s: int, killed: bool) -> None:
+    """Torchrun sends SIGKILL 30 s after SIGTERM; which of the ranks that failed was first is not known."""
+    text = LISTED[LISTED.index("torch.distributed.elastic") :].format(other="-9 (pid: 3820)")
+    (tmp_path / "job.log").write_text(text.replace("05:26", f"05:{26 + later_s}", 1))
+    assert [finding.cause for finding in diagnose(tmp_path).root_causes] == ["hang.rank_killed"] * killed
+
+
 def test_a_sigint_of_one_process_ended_it_and_ctrl_c_ends_no_rank(tmp_path: Path) -> None:
     stack = (
         '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 15, in main\n'

@@ -10,6 +10,7 @@ from diagnostics.causes.hardware import gpu_fault
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import SURE, text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.report import overview
 from diagnostics.report.model import Report
 
 
@@ -85,6 +86,20 @@ def test_an_event_that_programs_cause_blames_no_device(tmp_path: Path, code: int
     assert (
         "usually caused by a program" in text_of(finding).summary and "CUDA_LAUNCH_BLOCKING" in text_of(finding).missing
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[  9.1] amdgpu 0000:66:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32770)",
+        "[  9.1] amdgpu 0000:66:00.0: amdgpu: VM_L2_PROTECTION_FAULT_STATUS:0x00341051",
+    ],
+)
+def test_a_page_fault_of_a_kernel_on_amd_blames_no_device(tmp_path: Path, line: str) -> None:
+    (tmp_path / "dmesg.log").write_text(f"{line}\n")
+    report = diagnose(tmp_path)
+    assert not report.root_causes and report.outcome == "undecided"
+    assert "page fault of a kernel on 0000:66:00.0" in overview.headline(report)
 
 
 def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:

@@ -196,6 +196,20 @@ def test_lines_that_are_no_exception(text):
     assert parse(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RuntimeError: \n        the set-up of a library failed\n", "the set-up of a library failed"),
+        ("ValueError:  \n\nnext", ""),
+        ("Error: \n        nothing\n", None),
+        ("a RuntimeError: \n        nothing\n", None),
+    ],
+)
+def test_an_exception_whose_first_line_is_empty(text: str, message: str | None) -> None:
+    raised = parse(text)
+    assert (raised and raised.message) == message
+
+
 def test_the_plainest_class_is_one_as_well():
     raised = parse("Exception: the scale is too small\n")
     assert raised is not None and (raised.type, raised.message) == ("Exception", "the scale is too small")
