@@ -73,7 +73,7 @@ def rows(report: Report) -> Iterator[Field]:
         last = signs
     # That memory ran out may be all that the cause says.
     open_ones = report.suspicions[:1] if not report.root_causes or report.outcome == "oom" else ()
-    if any(one.decide for one in open_ones) or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
+    if any(item.decide for item in open_ones) or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
         yield Field("needed", needed(report, symptoms))
 
 
