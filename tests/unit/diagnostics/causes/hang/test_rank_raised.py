@@ -260,3 +260,12 @@ def test_what_tells_that_another_rank_failed_is_an_effect_of_that_ranks_own_erro
 def test_unless_that_rank_did_not_raise(tmp_path: Path, effect: str, ranks: tuple[int, ...]) -> None:
     assert of(tmp_path, traceback(0, effect) + traceback(2, "KeyError: 'labels'"))[0].ranks == ranks
     assert of(tmp_path, traceback(0, effect) + traceback(1, LOST))[0].ranks == (0,)  # All that is known.
+
+
+@pytest.mark.parametrize(("said", "ranks"), [("[Rank:3] FATAL ERROR :: MODULE:PT x", (3,)), ("[Rank:3] done x", ())])
+def test_the_rank_in_the_message_of_an_error_of_habana(tmp_path: Path, said: str, ranks: tuple[int, ...]) -> None:
+    (tmp_path / "job.log").write_text(
+        f"terminate called after throwing an instance of 'c10::Error'\n  what():  {said}\n"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("hang.rank_raised", ranks)
