@@ -30,6 +30,8 @@ def only(steps):
     [
         ("{'loss': 2.5, 'grad_norm': 1.5, 'epoch': 0.03}", "Hugging Face Trainer", 0.03, 2.5, 1.5, NAN),
         ("{'loss': '2.5', 'grad_norm': 'nan', 'epoch': '0.5'}", "Hugging Face Trainer", 0.5, 2.5, NAN, NAN),
+        ("{\n    'loss': 2.5,\n    'grad_norm': nan,\n    'learning_rate': 4e-06,\n    'epoch': 0.5\n}",
+         "Hugging Face Trainer, a value a line", 0.5, 2.5, NAN, NAN),
         (
             " iteration      7/  100 | lm loss: 2.5E+00 | loss scale: 65536.0 | grad norm: 1.500 | "
             "number of skipped iterations:   0 |", "Megatron-LM", 7, 2.5, 1.5, 65536.0,
@@ -103,6 +105,8 @@ def test_steps_of_an_evaluation_are_none(line):
         "loss",
         "step 7 lost 2.5",
         "{'loss': }",
+        "{\n    'name': 'x',\n    'loss': 'mse',\n}",
+        "{\n    'eval_loss': 2.5,\n    'epoch': 0.5\n}",
     ],
 )
 def test_lines_that_are_no_steps(line):
@@ -292,6 +296,8 @@ def test_batches_of_an_epoch_are_counted_on():
     "line",
     [
         "{'loss': 1 ",
+        "{\n  'loss': 1,\n  'a': 1",
+        "{\n  'loss': 1",
         "{'loss': 1 'grad_norm': x ",
         "iteration 1/ 1 | lm loss: 1 loss scale: 1 grad norm: 1 ",
         "Epoch 0: 1%| 1/2 [ loss ",
