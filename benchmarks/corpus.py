@@ -4,8 +4,8 @@
                                 [--analysers PYTHON ...]
 
 Composes what the scripts of each kind measure, and grades all answers by `log_corpus.grade`: flight-recorder dumps
-(hang_accuracy.py, with torchfrtrace beside), logs (log_corpus.py), traces (trace_truth.json) and, as they take minutes,
-live jobs under `dtk attach` (`--live`: plain scripts, gloo, and DDP, FSDP2, TP, PP, Accelerate, HF Trainer, Lightning
+(hang_accuracy.py, with torchfrtrace beside), those of simulated NCCL jobs with a planted fault (hang_layouts.py), logs
+(log_corpus.py), traces (trace_truth.json) and, as they take minutes, live jobs under `dtk attach` (`--live`: plain scripts, gloo, and DDP, FSDP2, TP, PP, Accelerate, HF Trainer, Lightning
 and DeepSpeed, also healthy ones) and the faults of the library (`--faults`). `--analysers` adds a second table: other
 public analysers on the same traces (analysers.py). What is not here is skipped, and why is told on stderr, as are the
 answers that are missed or wrong.
@@ -24,7 +24,7 @@ from msgspec import Struct, field
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import analysers, diagnosis_accuracy, hang_accuracy, log_corpus
+from benchmarks import analysers, diagnosis_accuracy, hang_accuracy, hang_layouts, log_corpus
 from benchmarks.attach_accuracy import JOBS
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
@@ -88,6 +88,19 @@ def dumps(folder: Path) -> dict[str, Row]:
     return {"dumps": own, "dumps, torchfrtrace": other}
 
 
+def layouts(number: int) -> Row:
+    """Of the dumps of simulated jobs of five layouts; where a transport fails, no rank is to blame."""
+    row = Row()
+    with tempfile.TemporaryDirectory() as kept:
+        for seed in range(number):
+            folder = Path(kept) / str(seed)
+            fault, layout, ranks, hangs = hang_layouts.case(seed, folder)
+            truth = {"causes": [f"hang.{cause}" for cause in sorted(hang_layouts.FAULTS[fault])], "ranks": [*ranks]}
+            truth = truth if hangs else {"causes": ["healthy"], "open": True}
+            row.take(f"layouts {seed} ({fault}, {layout})", truth, as_json(diagnose(folder)))
+    return row
+
+
 def diagnosed(folder: Path, truths: Path) -> Row:
     """Of `dtk diagnose` on folders whose truth a file holds."""
     row = Row()
@@ -149,6 +162,7 @@ def main() -> int:
     """Print the table; exit code 1 when anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dumps", type=Path, default=SHARED / "flight")
+    parser.add_argument("--layouts", type=int, default=60, metavar="NUMBER", help="simulated NCCL jobs (60)")
     parser.add_argument("--logs", type=Path, default=SHARED / "logs")
     parser.add_argument("--traces", type=Path, default=SHARED / "traces")
     parser.add_argument("--live", nargs="*", metavar="NAME", help="all live jobs, or these: about a minute for each")
@@ -158,6 +172,7 @@ def main() -> int:
     options = parser.parse_args()
     rows: dict[str, Row] = {}
     rows |= dumps(options.dumps) if here(options.dumps, [*hang_accuracy.TRUTH]) else {}
+    rows |= {"dumps of simulated NCCL jobs": layouts(options.layouts)} if options.layouts else {}
     for kind, folder, truths in (("logs", options.logs, log_corpus.TRUTH), ("traces", options.traces, TRACES)):
         rows |= {kind: diagnosed(folder, truths)} if here(folder, [*json.loads(truths.read_text())]) else {}
     if options.live is not None:

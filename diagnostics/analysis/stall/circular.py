@@ -114,7 +114,9 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
             if None not in times and times[0] != times[1]:
                 first[rank] = earlier if times[0] < times[1] else later  # type: ignore[operator]
         vote = count_votes(earlier.key, earlier.seq, first)
-        if len(vote.sides) > 1:
+        lines = (job.survey.groups[at.key].lines for at in (earlier, later))
+        ends = [len({own[rank].issued for rank in first}) for own in lines]
+        if len(vote.sides) > 1 and (1 not in ends or ends == [1, 1]):  # Else one left out a call and caught up.
             named = ((side, first[side[0]], {*vote.present} - {*side}) for side in sorted(vote.sides))
             sides = tuple(Side(on, at, waits.calls[on[0], at], tuple(sorted(rest))) for on, at, rest in named)
             return GroupOrder(Cycle(vote.present, (earlier, later)), sides, vote.minority, proven=True)

@@ -97,6 +97,17 @@ def test_collectives_that_all_enqueued_in_different_orders() -> None:
     assert circular_waits(same) == []
 
 
+@pytest.mark.parametrize(("fewer", "cycles"), [(1, 0), (0, 1)])
+def test_a_rank_that_skipped_a_call_and_enqueued_its_next_one_did_not_swap_two(fewer: int, cycles: int) -> None:
+    """Both hosts ran on to the second call of the one group; one of them made a call less of the other group."""
+    ends = [
+        [*crosswise(*times), call(2, 10, key=TP, done=False, at_s=START_S + 3)][: 3 - less]
+        + [call(2, 20, key=DP, done=False, at_s=START_S + 4)]
+        for times, less in (((1, 2), 0), ((2, 1), fewer))
+    ]
+    assert len(circular_waits(job(dict(enumerate(ends)), 2, members=BOTH))) == cycles
+
+
 def test_a_running_job_has_no_deadlock() -> None:
     state = job({0: waiting(1, 10, TP), 1: waiting(1, 20, DP)}, 2, members=BOTH)
     for record in state.survey.ranks.values():
