@@ -1,14 +1,14 @@
 """Right, missed and wrong answers of dtk over everything whose truth is known, in one table, with their calibration.
 
-    python benchmarks/corpus.py [--dumps FOLDER] [--logs FOLDER] [--traces FOLDER] [--live [NAME ...]] [--faults]
+    python benchmarks/corpus.py [--dumps FOLDER] [--layouts NUMBER] [--logs FOLDER] [--traces FOLDER] [--live [NAME ...]] [--faults]
                                 [--analysers PYTHON ...]
 
 Composes what the scripts of each kind measure, and grades all answers by `log_corpus.grade`: flight-recorder dumps
 (hang_accuracy.py, with torchfrtrace beside), those of simulated NCCL jobs with a planted fault (hang_layouts.py), logs
-(log_corpus.py), traces (trace_truth.json) and, as they take minutes, live jobs under `dtk attach` (`--live`: plain scripts, gloo, and DDP, FSDP2, TP, PP, Accelerate, HF Trainer, Lightning
-and DeepSpeed, also healthy ones) and the faults of the library (`--faults`). `--analysers` adds a second table: other
-public analysers on the same traces (analysers.py). What is not here is skipped, and why is told on stderr, as are the
-answers that are missed or wrong.
+(log_corpus.py), traces (trace_truth.json) and, as they take minutes, live jobs under `dtk attach` (`--live`: plain
+scripts, gloo, and DDP, FSDP2, TP, PP, Accelerate, HF Trainer, Lightning and DeepSpeed, also healthy ones) and the
+faults of the library (`--faults`). `--analysers` adds a second table: other public analysers on the same traces
+(analysers.py). What is not here is skipped, and why is told on stderr, as are the answers that are missed or wrong.
 """
 
 import argparse

@@ -100,11 +100,8 @@ def test_collectives_that_all_enqueued_in_different_orders() -> None:
 @pytest.mark.parametrize(("fewer", "cycles"), [(1, 0), (0, 1)])
 def test_a_rank_that_skipped_a_call_and_enqueued_its_next_one_did_not_swap_two(fewer: int, cycles: int) -> None:
     """Both hosts ran on to the second call of the one group; one of them made a call less of the other group."""
-    ends = [
-        [*crosswise(*times), call(2, 10, key=TP, done=False, at_s=START_S + 3)][: 3 - less]
-        + [call(2, 20, key=DP, done=False, at_s=START_S + 4)]
-        for times, less in (((1, 2), 0), ((2, 1), fewer))
-    ]
+    second, end = (call(2, at, key=key, done=False, at_s=START_S + n) for n, at, key in ((3, 10, TP), (4, 20, DP)))
+    ends = [*crosswise(1, 2), second, end], [*crosswise(2, 1), *[second][fewer:], end]
     assert len(circular_waits(job(dict(enumerate(ends)), 2, members=BOTH))) == cycles
 
 
