@@ -1,7 +1,7 @@
 """Right, missed and wrong answers of dtk over everything whose truth is known, in one table, with their calibration.
 
-    python benchmarks/corpus.py [--dumps FOLDER] [--layouts NUMBER] [--logs FOLDER] [--traces FOLDER] [--live [NAME ...]] [--faults]
-                                [--analysers PYTHON ...]
+    python benchmarks/corpus.py [--dumps FOLDER] [--layouts NUMBER] [--logs FOLDER] [--traces FOLDER]
+                                [--live [NAME ...]] [--faults] [--analysers PYTHON ...]
 
 Composes what the scripts of each kind measure, and grades all answers by `log_corpus.grade`: flight-recorder dumps
 (hang_accuracy.py, with torchfrtrace beside), those of simulated NCCL jobs with a planted fault (hang_layouts.py), logs
