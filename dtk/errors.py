@@ -55,10 +55,7 @@ class OwnRankError(DtkError):
 def refused(what: str, fix: str = "", *damaged: type[Exception]) -> Iterator[None]:
     """Convert an OSError of the block into a DtkError of one line.
 
-    `damaged` are further exceptions to convert, such as ValueError for a damaged file.
-
-    Raises:
-        DtkError: `what`, and the reason in one line.
+    It is `what`, and the reason. `damaged` are further exceptions to convert, such as ValueError for a damaged file.
     """
     expected: tuple[type[Exception], ...] = (OSError, *damaged)
     try:

@@ -59,12 +59,8 @@ class RunResult:
 def compose(*overrides: str, config_dir: Path | None = None) -> "Composed":
     """Return the configuration of a run: typed as `.config`, plain as `.plain`.
 
-    Args:
-        overrides: in Hydra's grammar: `strategy=ddp`, `train.steps=5`.
-        config_dir: folder of custom YAML files; they override dtk's files of the same group and name.
-
-    Raises:
-        DtkError: a key, a value or a YAML file is wrong.
+    `overrides` are in Hydra's grammar: `strategy=ddp`, `train.steps=5`. The YAML files of the folder `config_dir`
+    override dtk's of the same group and name. DtkError if a key, a value or a YAML file is wrong.
     """
     require_training("dtk.experiment.compose needs")
     from dtk.config.compose import compose as composed
@@ -75,13 +71,8 @@ def compose(*overrides: str, config_dir: Path | None = None) -> "Composed":
 def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int, ...] = ()) -> "PlanReport":
     """Predict a run before it is started: memory per rank, messages, step time. Needs no GPU and no data.
 
-    Args:
-        overrides: as for `compose`, and `hardware=NAME`.
-        config_dir: as for `compose`.
-        world_sizes: further numbers of ranks to predict for.
-
-    Raises:
-        DtkError: the job or the hardware cannot be used.
+    The arguments are those of `compose`, also `hardware=NAME`; `world_sizes` are further numbers of ranks to predict
+    for. DtkError if the job or the hardware cannot be used.
     """
     require_training("dtk.experiment.plan needs")
     load("torch")
@@ -94,13 +85,7 @@ def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int
 def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> RunResult:
     """Run a job on this machine to its end, as `dtk run` does, with one process per rank.
 
-    Args:
-        overrides: as for `compose`.
-        config_dir: as for `compose`.
-        check: whether to raise if the run does not finish.
-
-    Raises:
-        DtkError: the job cannot be started; with `check`, also if it did not finish.
+    The arguments are those of `compose`. DtkError if the job cannot be started and, with `check`, if it did not finish.
     """
     require_training("dtk.experiment.run needs")
     load("torch")
@@ -124,11 +109,7 @@ def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> 
 def diagnose(path: Path | str) -> "Report":
     """Diagnose a run folder, or the output of any PyTorch job: outcome, root causes, fault tree.
 
-    Args:
-        path: a folder or a file.
-
-    Raises:
-        diagnostics.contract.errors.DiagnosticsError: there is no evidence at `path`.
+    DiagnosticsError if there is no evidence at `path`, a folder or a file.
     """
     from diagnostics.diagnose import diagnose as explained
 

@@ -136,6 +136,9 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> tuple
     """
     tree, answers = _tree(frame.file, before_s), set[tuple[int, bool, int]]()
     block: list[Any] = tree.body if tree is not None else []
+    function = _innermost(tree, _FUNCTIONS, [frame.line]) if tree is not None else None
+    # To return from another function than that of `peer_line` is to skip the line.
+    ends = (ast.Raise, ast.Break, *[ast.Return] * (function is None or _spans(function, peer_line)))
     while at := [number for number, statement in enumerate(block) if _spans(statement, frame.line)]:
         node, tests = block[at[0]], list[tuple[str, Condition, int]]()
         if not _holds(block[at[0] :], peer_line):
@@ -144,7 +147,7 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> tuple
             tests += [(f"not ({ast.unparse(statement.test)})", "unless", statement.lineno) for statement in skips]
         test, block = next((branch for branch in _blocks(node) if _holds(branch[1], frame.line)), ("", []))
         handlers = node.handlers if isinstance(node, ast.Try) and _holds(node.body, frame.line) else []
-        goes_on = (own.lineno for own in handlers if not isinstance(own.body[-1], ast.Raise | ast.Return | ast.Break))
+        goes_on = (own.lineno for own in handlers if not isinstance(own.body[-1], ends))
         tests += [("error", "unless", line) for line in goes_on if not _spans(node, peer_line)]
         if test and not _spans(node, peer_line):
             tests.append((test, "some", node.lineno))
@@ -156,7 +159,7 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> tuple
     if tree is not None and not answers:  # Only ranks that get the signal run the handler of `signal.signal`.
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
         given = {ast.unparse(call.args[1]).rpartition(".")[2] for call in calls if _name(call) in _TAKES_HANDLER}
-        handles = getattr(_innermost(tree, _FUNCTIONS, [frame.line]), "name", "") in given
+        handles = getattr(function, "name", "") in given
         answers |= {(_MOST_TELLING.index("some"), True, 0)} if handles else set()
     telling, _, line = min(answers, default=(_MOST_TELLING.index("none"), True, 0))
     return _MOST_TELLING[telling], -line

@@ -36,9 +36,7 @@ def budget(limits: Limits, size_bytes: int) -> Iterator[None]:
     """Limit time and memory of the block. Only in the main thread, and if the system has timers of processor time.
 
     `size_bytes` is the size of the evidence on disk, by which `limits` grow; what was created in memory (0) is trusted.
-
-    Raises:
-        OverBudgetError: in the block, from any line of Python.
+    OverBudgetError in the block, from any line of Python.
     """
     if not (size_bytes and hasattr(signal, "setitimer")) or threading.current_thread() is not threading.main_thread():
         yield

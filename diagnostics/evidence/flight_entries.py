@@ -26,9 +26,8 @@ _ELEMENTS = {"gather": 0, "scatter": 1, "broadcast": 0, "reduce": 0}
 def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     """Convert one recorder's dump to the common format.
 
-    Raises:
-        ValueError: some entries are invalid. The rank's history is then unknown: the omitted calls
-            would look like calls that it never issued.
+    ValueError if some entries are invalid. The rank's history is then unknown: the omitted calls would look like calls
+    that it never issued.
     """
     raw = value.get("entries")
     if raw is not None and not isinstance(raw, list):

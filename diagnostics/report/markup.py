@@ -18,10 +18,8 @@ _VOID = frozenset({"meta", "input", "br", "hr"})
 def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
     """Return an HTML element.
 
-    Args:
-        tag: name of the element.
-        children: `Markup` unchanged, other text escaped with its control characters made visible, None left out.
-        attributes: `class_` for `class`, `_` for `-`; False and None are left out, True has no value.
+    `children`: `Markup` unchanged, other text escaped with its control characters made visible, None left out.
+    `attributes`: `class_` for `class`, `_` for `-`; False and None are left out, True has no value.
     """
     attribute_text = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_escaped(value)}"')

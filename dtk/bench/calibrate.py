@@ -45,9 +45,7 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
     """Fit `t = fixed + size * per_byte` by least squares of the relative error, and return both coefficients.
 
     Relative, as the times span orders of magnitude: else the largest sizes alone decide. Neither can be negative.
-
-    Raises:
-        ValueError: fewer than two sizes.
+    ValueError for fewer than two sizes.
     """
     if len(set(sizes_bytes)) < 2:
         raise ValueError("the fit needs two sizes")

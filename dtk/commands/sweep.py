@@ -19,8 +19,7 @@ _errors = Errors(__file__)
 def run(arguments: argparse.Namespace) -> int:
     """Check the sweep file, then run the sweep here or pass it to W&B; return the worst exit code, see `dtk.run.main`.
 
-    Raises:
-        DtkError: the file or an option is invalid; nothing has been started or written then.
+    DtkError if the file or an option is invalid; nothing has been started or written then.
     """
     require_training("dtk sweep needs")
     from dtk.rank.job import started_by

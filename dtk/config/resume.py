@@ -44,9 +44,8 @@ class Resumed:
 def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) -> Resumed:
     """Apply the new overrides to the stored configuration.
 
-    Raises:
-        DtkError: no such run, a run still running, a damaged folder or checkpoint, an override that may not change, a
-            folder of somebody else, or a setting of the folder that would execute something.
+    DtkError for no such run, a run still running, a damaged folder or checkpoint, an override that may not change, a
+    folder of somebody else, or a setting of the folder that would execute something.
     """
     run = Path(str(composed.config.resume))
     if not run.exists() and run.parent == Path.cwd():  # Not a path, but `last` or the beginning of a run id.

@@ -97,9 +97,7 @@ def hand_over(
     """Write the page of `--html`, then put the report on standard output.
 
     `page=True` among the options of the terminal document is replaced by the path of the page, if written.
-
-    Raises:
-        DtkError: writing failed; an error of the page is raised after the text is written.
+    DtkError if writing failed; an error of the page is raised after the text is written.
     """
     from diagnostics.report import html, jsonform, markdown
 

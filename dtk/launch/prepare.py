@@ -168,8 +168,7 @@ def cuda_devices(device: str) -> int:
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     """Check the folder for offloaded states, optimizer, tracker, weights and data; return the data's description.
 
-    Raises:
-        DtkError: for the first part that cannot be used.
+    DtkError for the first part that cannot be used.
     """
     from dtk.data.build import check_dataset
     from dtk.record.trackers import check_tracker

@@ -25,9 +25,8 @@ class Encoder(Transformer):
     def forward(self, tokens: Tensor, stream: Tensor | None = None) -> Tensor:
         """Return the logits [batch, classes] of token ids [batch, sequence]; sequence <= context_length.
 
-        Args:
-            tokens: int64.
-            stream: output of the previous pipeline stage; None on the first. Stages before the last return it.
+        `tokens` are int64; `stream` is the output of the previous pipeline stage, None on the first. Stages before the
+        last return it.
         """
         valid = tokens != PADDING_ID
         # A sample of only padding attends to itself: kernels disagree on rows without anything to attend to (0 or NaN).

@@ -21,10 +21,8 @@ class GPT(Transformer):
     def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
         """Return the logits [batch, sequence, vocab] of token ids [batch, sequence]; sequence <= context_length.
 
-        Args:
-            tokens: int64.
-            positions: int64 [sequence], positions of the tokens; None for a whole sequence.
-            stream: output of the previous pipeline stage; None on the first. Stages before the last return it.
+        `tokens` and `positions` [sequence] are int64; without positions it is a whole sequence. `stream` is the output
+        of the previous pipeline stage, None on the first. Stages before the last return it.
         """
         x = self.embed(tokens, positions) if stream is None else stream
         for block in self.blocks:

@@ -94,9 +94,8 @@ class Recording:
     def log(self, **figures: Any) -> None:
         """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks may call it too.
 
-        Args:
-            figures: numbers or one-element tensors, which are synchronized. `tokens`, counted over all ranks since the
-                start, yields `tokens_per_s`. Step time and peak memory are added.
+        The figures are numbers or one-element tensors, which are synchronized. `tokens`, counted over all ranks since
+        the start, yields `tokens_per_s`. Step time and peak memory are added.
         """
         if self._recorder.rank:
             return
@@ -117,8 +116,7 @@ class Recording:
     def close(self, error: BaseException | None = None) -> None:
         """End the recording; called by the end of the `with` block, by an exception, and at the exit of the process.
 
-        Args:
-            error: exception that ended the loop; None if it finished. Ctrl-C and `sys.exit(1)` are not rank failures.
+        `error` ended the loop; None if it finished. Ctrl-C and `sys.exit(1)` are not rank failures.
         """
         if self._closed:
             return

@@ -41,8 +41,7 @@ class Search:
     def grid(self) -> list[dict[str, Any]]:
         """Return all points of a grid: parameter -> value.
 
-        Raises:
-            DtkError: a parameter has infinitely many values. How many points there are was checked with the file.
+        DtkError if a parameter has infinitely many values. How many points there are was checked with the file.
         """
         if self._package is None:
             return listed_points(self.file) or []

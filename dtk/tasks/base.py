@@ -30,9 +30,8 @@ class Task(ABC):
     def forward(self, model: Callable[..., Any], inputs: Any) -> Any:
         """Call the model, with keyword arguments if the inputs are a mapping.
 
-        Args:
-            model: the model as the strategy wrapped it.
-            inputs: first part of a batch: any tree of tensors, [micro_batch_size, ...] each, on the rank's device.
+        `model` is as the strategy wrapped it, `inputs` the first part of a batch: any tree of tensors,
+        [micro_batch_size, ...] each, on the rank's device.
         """
         return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
@@ -40,9 +39,8 @@ class Task(ABC):
     def loss_sum(self, output: Any, targets: Any) -> Tensor:
         """Return the loss summed over all valid targets, a float32 scalar.
 
-        Args:
-            output: what `forward` returned.
-            targets: second part of a batch: any tree of tensors, [micro_batch_size, ...] each, on the rank's device.
+        `output` is what `forward` returned, `targets` the second part of a batch: any tree of tensors,
+        [micro_batch_size, ...] each, on the rank's device.
         """
 
     def count(self, targets: Any) -> int:

@@ -61,8 +61,7 @@ class Training:
     def stop(self, reason: str) -> None:
         """Request the end of the run: all ranks stop after the next step, save a checkpoint, and it is finished.
 
-        Args:
-            reason: one line for status.json and the terminal.
+        `reason` is one line for status.json and the terminal.
         """
         self.reason = self.reason or reason
 

@@ -202,8 +202,7 @@ def _text(value: float | None, unit: float, name: str) -> str:
 def verify(report: Report, show: Callable[[str], None], *, trust: bool = False) -> Proof:
     """Run with the first remedy that is an override, and compare.
 
-    Raises:
-        DtkError: not a dtk run, no remedy that is an override, or the short run could not start.
+    DtkError if it is no dtk run, no remedy is an override, or the short run could not start.
     """
     if report.run_folder is None:
         raise DtkError("--verify-fix reruns the job, and this is not a dtk run", fix="make the change by hand")

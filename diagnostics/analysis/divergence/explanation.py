@@ -151,10 +151,10 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if explanation := by_calls or _predicted(expected, got, before):
         return explanation
     # The source may show who deviates: later in a loop is earlier than its next round's first line.
+    got, expected = loop_exit.with_caller(got, expected), loop_exit.with_caller(expected, got)
     by_text = _by_text_alone(expected, got, before)
     if by_text is not None and (by_text.self_evident or by_text.terms[0].name == "source branches"):
         return by_text
-    got, expected = loop_exit.with_caller(got, expected), loop_exit.with_caller(expected, got)
     met: Support = "same operation" if expected.wire.op == got.wire.op else "other operation"
     again = at_line(got) in map(at_line, minority_tail[1 : len(majority_tail)])
     return _program_order(expected, got, before, again=again) or what_meets(expected, got, met)
@@ -304,6 +304,9 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     drop = majority_goes_on
     if not ways[drop] or (rounds[not drop] and len(ways[not drop]) < len(ways[drop])):
         drop = not drop  # One more or one less round of an inner loop is the smaller edit.
+    is_after = drop and rounds[False] and loop_exit.source_says(expected, [got]) == "outside"
+    if is_after and not loop_exit.conditions(expected, got):  # Nothing lets a rank leave out the call after that loop.
+        return Explanation("insert", "round", ways[False], (position("source after"),))
     if contexts[0] == contexts[1]:
         # Both calls followed such a suffix: one starts another round, the other leaves the loop.
         drop = rounds[True] or (not rounds[False] and 0 < len(ways[True]) < (len(ways[False]) or len(past) + 1))
@@ -367,8 +370,9 @@ def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool
     lines = {at_line(call) for call in before}
     # A rank that repeats its last call, or goes back from it to an earlier line, begins another round of a loop.
     rounds = [
-        at_line(call) in lines and (call.stack == before[-1].stack or program_order(call.stack, before[-1].stack) < 0)
-        for call in (expected, got)
+        at_line(call) in lines
+        and (before[-1].stack in (call.stack, call.stack[:1]) or program_order(call.stack, before[-1].stack) < 0)
+        for call in (expected, got)  # A caller may be known by the source alone.
     ]
     if order and all(rounds):  # Of two loops, one in the other: the later line is of the inner one.
         if order < 0:
@@ -382,6 +386,8 @@ def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool
     if (alone := _for_one_rank(got, expected)) is not None:
         return alone
     if rounds[1] and at_line(expected) not in lines:  # The peers' call is in that loop, or after it.
+        if loop_exit.straight(got, expected):
+            return Explanation("insert", "round", (got,), (support("peers past that line"),))
         past = (support("past that line"),)
         return Explanation("drop", "within", (expected,), past, alternatives=("more_iterations",))
     if again:

@@ -145,7 +145,7 @@ def between(
         both = Explanation("substitute", "within", (majority, minority), (support("halves"),))
         explanation = by_condition(majority, minority) or both
     is_within = explanation.deviation != "drop" and explanation.place == "within"
-    if not tie and is_within and set(culprits) <= set(ended):
+    if not tie and is_within and set(culprits) <= {*ended} and not {*vote.present} <= {*ended}:
         deviation = "substitute" if explanation.deviation == "swap" else explanation.deviation
         explanation = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
     # Programs save, log and evaluate on a group's first rank alone, within the loop as well as after it, usually in a

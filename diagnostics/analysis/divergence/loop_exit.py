@@ -33,7 +33,7 @@ class LoopPosition(Struct, frozen=True):
 
 def loop_position(call: Call, body: Sequence[Call]) -> LoopPosition:
     """Weigh whether `call`, which is not among the calls of one round of the loop (`body`), is after or within it."""
-    text = by_text(call, body)
+    text = None if _of_outer_loop(call, body) else by_text(call, body)
     # Lines and callers only serve to guess the structure of the source, so they add nothing if it is known.
     terms = [text, position("any call")] if text is not None else [position("any call"), *_by_frames(call, body)]
     if (text is None or text.name == "source after") and for_one_rank(call, body[0], again=True):
@@ -44,6 +44,19 @@ def loop_position(call: Call, body: Sequence[Call]) -> LoopPosition:
     alone = len(call.stack) == 1 and not call.region and all(len(other.stack) == 1 for other in body)
     clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
     return LoopPosition("after" if weight > 0 else "within", abs(weight), tuple(terms), clear)
+
+
+def _of_outer_loop(call: Call, body: Sequence[Call]) -> bool:
+    """Whether a round has several passes of a loop, each with one call of a line, and a loop around both may lead from
+    its last pass to `call` or, as that is in a branch, past it to the next round.
+    """
+    call, first = with_caller(call, body[0]), body[0]
+    frames, op = split_at(call.stack, first.stack), first.user_op or first.wire.op
+    if frames is None or len({other.stack for other in body}) == len(body) or not conditions(call, first):
+        return False
+    at, lines = frames[0], [frame.line for frame in frames]
+    is_own = f"{op}(" in " ".join(source_text.calls_at(first.stack[0], first.created_s, op))
+    return is_own and source_text.place(at.file, lines, at.line, first.created_s) in {"inside", "leaves"}
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
@@ -209,7 +222,7 @@ def _by_frames(call: Call, body: Sequence[Call]) -> list[Term]:
             return []  # One line leads to both: the loop may be in a library, which calls the user's functions from it.
         if not same or own.line < loop.line:
             return [position("other caller")]
-        return [position("next line")] if own.line == loop.line + 1 else []
+        return [position("next line")] if own.line == loop.line + 1 and not conditions(call, body[0]) else []
     if len(path) > len(shared) + 1 and any(path[len(shared)] in other.stack[1:] for other in body):
         return [position("through the loop's functions")]
     if level >= len(path) or any(len(other.stack) <= level for other in body):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, support
-from diagnostics.analysis.divergence.explanation import Deviation, Explanation, left_loop
+from diagnostics.analysis.divergence.explanation import Deviation, Explanation, Place, left_loop
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.identity import in_backward, same_statement
 from diagnostics.analysis.divergence.loop_exit import conditions, source_branches
@@ -29,18 +29,18 @@ def unknown(key: GroupKey, seq: int) -> Call:
 
 def made_alone(
     waiting: Sequence[int], others: Sequence[int], last: Call, call: Call, members: Iterable[int] = (), *,
-    past: bool = False, **more: Any,
+    past: Place | None = None, **more: Any,
 ) -> Divergence | None:  # fmt: skip
     """Return the divergence of few ranks that wait in a call, while the others agree and made none after `last`.
 
-    Return None if these are not most of the `members`: then they are late. `past` says that they are past its line.
+    Return None if these are not most of the `members`: then they are late. `past`: where these passed its line.
     """
     at = call.key, call.seq
     vote = count_votes(*at, dict.fromkeys(waiting, True) | dict.fromkeys(others, False), members)
     if not vote.has_majority or others[0] not in vote.sides[0]:
         return None
     vote, alone = settled(at, others, waiting), support("peers past that line" if past else "others agree outside")
-    return edited(vote, (last, call), ("insert", "within"), alone, ended="majority", **more)
+    return edited(vote, (last, call), ("insert", past or "within"), alone, ended="majority", **more)
 
 
 def passed(vote: Vote, ranks: Sequence[int], expected: Call, pending: Call, **more: Any) -> Divergence:

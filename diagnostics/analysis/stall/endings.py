@@ -2,14 +2,16 @@
 exited normally while others wait: did these deviate, or those that continued?
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from math import inf
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.find import SAME_MOMENT_S, Divergence
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.find import SAME_MOMENT_S, Divergence, edited
+from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.whole_programs import WithinRound, ended_in_round, made_more
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.observations import observations
@@ -289,5 +291,22 @@ def _ended_in_round(job: JobState, rank: int) -> Divergence | WithinRound | None
             continue
         calls = [call for call in job.reading.calls(rank, key) if call.seq < pending.seq]
         ahead = tuple(other for other in sorted(peers) if peers[other].issued > line.issued)
+        theirs, own = (job.reading.history(of, key.recorder) for of in (peer, rank))
+        upto = next((n for n, call in enumerate(theirs, 1) if (call.key, call.seq) == (key, pending.seq)), 0)
+        if calls and _left_one_out([*map(on_path, theirs[:upto])], [*map(on_path, own)]):
+            vote, left_out = settled((key, pending.seq), ahead, (rank,)), support("past that line")
+            return edited(vote, (pending, calls[-1]), ("drop", "within"), left_out, ended="minority")
         return ended_in_round(rank, ahead, calls, pending)
     return None
+
+
+def _left_one_out(theirs: list[Hashable], own: list[Hashable]) -> bool:
+    """Return whether a rank made its peer's last call once less, although it made each round of the loop around it.
+
+    It made another call of each round as often as the peer before the last call of that kind; else once less as well.
+    """
+    *before, last = theirs or [None]
+    if last not in own or before.count(last) != own.count(last):
+        return False
+    until, since = own[: -own[::-1].index(last) or None], before[len(before) - before[::-1].index(last) :]
+    return any(until.count(step) == own.count(last) == before.count(step) for step in since)

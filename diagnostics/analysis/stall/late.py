@@ -1,5 +1,6 @@
 """Ranks that are alive and that others wait for: their host or device is blocked, or few ranks went on alone."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ from msgspec import Struct
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence import from_watchdogs
+from diagnostics.analysis.divergence.explanation import Place
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import made_alone, unknown
 from diagnostics.analysis.divergence.whole_programs import made_more
@@ -80,8 +82,8 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
         if not (alone or apart or any(activity.doing(dump).doing not in {"collective", "unknown"} for dump in seen)):
             limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
             alone = made_alone(waiting, absent, last_call, call, limit=limit)
-        elif alone is None and len(waiting) == 1 and _for_one_rank(job, waiting[0], call, absent):
-            alone = made_alone(waiting, absent, last_call, call, past=True)
+        elif alone is None and len(waiting) == 1 and (past := _missed_for_good(job, waiting[0], call, absent)):
+            alone = made_alone(waiting, absent, last_call, call, past=past[0], limit=past[1])
         if alone is not None:
             return alone
     first = idle[0]
@@ -123,33 +125,37 @@ def _made_earlier(job: JobState, operation: Operation, waiting: tuple[int, ...])
     return None
 
 
-def _for_one_rank(job: JobState, waiting: int, call: Call, others: Sequence[int]) -> bool:
-    """Return whether the source gives a call to one rank alone, and the `others` are past its line for good.
+def _missed_for_good(job: JobState, waiting: int, call: Call, others: Sequence[int]) -> tuple[Place, float] | None:
+    """Return how a rank alone made a call that all `others` are past for good by the source, and how sure that can be.
 
     They have no call that leads to the same operation ahead in that function, whose outer frames are in no loop, or in
-    the functions that it called.
+    the functions that it called. A condition that selects one rank is sure; otherwise these may have left a call out.
     """
     when_s, path = call.created_s, job.path(waiting, call)
-    site = next((at for at in path if source_text.condition(at, when_s)[0] == "one rank"), None)
-    if site is None or len(others) < 2:
-        return False
-    seeds = {call.user_op or call.wire.op, *(at.function for at in path[: path.index(site)])}
+    tests = [source_text.condition(at, when_s)[0] for at in path]
+    start = tests.index("one rank") if "one rank" in tests else 0
+    seeds = {op := call.user_op or call.wire.op, *(at.function for at in path[:start])}
+    made = " ".join(source_text.calls_at(path[0], when_s, op)) if path else ""
+    seeds |= {*re.findall(r"\w+(?=\()", made)} if f"{op}(" not in made else set()  # As of a backward pass.
     for frames in map(job.user_frames, others):
         functions = [(at.file, at.function) for at in frames]
-        met = (at for at in path[path.index(site) :] if (at.file, at.function) in functions)
+        met = (at for at in path[start:] if (at.file, at.function) in functions)
         if (own := next(met, None)) is None:
-            return False
+            return None
         level = functions.index((own.file, own.function))
-        loops = {source_text.place(at.file, [at.line], at.line, when_s) for at in (own, *frames[level + 1 :])}
+        loops = {source_text.place(at.file, [at.line], at.line, when_s) for at in frames[level:]}
         if loops != {"no loop"} or frames[level].line <= own.line:
-            return False
+            return None
         for at in frames[: level + 1]:
             names = source_text.leading_to(seeds, at.file, when_s)
             ahead = [line for name in names for line in source_text.callers(name, at, when_s) if line.line >= at.line]
             # Each line is in the call that the frame below shows.
             if any(line.function == at.function and (line.line > at.line or at is frames[0]) for line in ahead):
-                return False
-    return True
+                return None
+    loops = {source_text.place(at.file, [at.line], at.line, when_s) for at in path}
+    if len(others) < 2 or (loops == {"no loop"} and {*tests} == {"none"}):
+        return None
+    return "within" if {*tests} != {"none"} else "round", 1.0 if "one rank" in tests else AHEAD[True]
 
 
 def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:

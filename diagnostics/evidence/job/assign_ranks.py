@@ -252,8 +252,7 @@ class Claims(Struct):
 def settle_world_size(evidence: Evidence, claims: Claims) -> None:
     """Set `world_size`. If files contradict each other, add a problem and leave it unknown.
 
-    Raises:
-        DiagnosticsError: dumps or traces are from jobs of different sizes.
+    DiagnosticsError if dumps or traces are from jobs of different sizes.
     """
     weakest = 0
     for fact in evidence.facts:

@@ -120,8 +120,7 @@ def _of_two(evidence: Evidence, row: str, early: Moment, late: Moment, **figures
 def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list[Any]:
     """Return at most one handle for each rank and group of `Reader.groups`: the largest file.
 
-    Raises:
-        DiagnosticsError: several folders contain the same ranks; choosing for each rank would mix jobs.
+    DiagnosticsError if several folders contain the same ranks; choosing for each rank would mix jobs.
     """
     if reader.groups is None:
         return handles

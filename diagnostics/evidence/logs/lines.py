@@ -178,8 +178,7 @@ class LineReader(Struct):
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield number (from 1) and bytes of each relevant line. Lines over `line_bytes` are cut.
 
-        Raises:
-            OSError, ValueError: as `limits.blocks`; what came before was yielded.
+        OSError, ValueError as for `limits.blocks`; what came before was yielded.
         """
         number, rest, skipping = 1, b"", False
         for block in _utf8(blocks(self.path, self.limits, text=True)):

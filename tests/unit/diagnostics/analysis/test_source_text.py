@@ -120,6 +120,8 @@ def test_a_caught_exception_skips_a_line_as_a_condition_does(tmp_path: Path, han
     )
     assert source_text.condition(Frame(str(path), 5, "f"), 1e12, 8) == (("unless", 6) if skips else ("none", 0))
     assert source_text.condition(Frame(str(path), 5, "f"), 1e12, 4) == ("none", 0), "both are in it"
+    elsewhere = source_text.condition(Frame(str(path), 5, "f"), 1e12, 99)
+    assert elsewhere == (("none", 0) if handler == "raise" else ("unless", 6)), "the function returns to the caller"
 
 
 def test_the_condition_that_names_the_rank_decides(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_a_rank_that_ended_in_order_ran_fewer_iterations() -> None:
     ranks[1] = [call(1, 5, size=1), call(2, 10, size=4)]
     assert divergences_of(ranks)[0][0] != "fewer_iterations"
     assert divergences_of(ranks, ended=[1]) == [("fewer_iterations", (1,), 2)]
+    assert divergences_of(ranks, ended=[0, 1, 2]) == divergences_of(ranks), "nobody waits for it"
 
 
 def test_of_two_groups_the_earlier_divergence_counts() -> None:

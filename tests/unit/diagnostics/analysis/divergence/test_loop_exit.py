@@ -449,3 +449,57 @@ def test_real_ranks_of_gloo(tmp_path: Path, case: str, cause: str) -> None:
     result = evidence(tmp_path, world_size=2)
     result.files["flight"] = [file for file in result.handles(FlightFile) if file.file.startswith("tr_")]
     assert confirmed(result) == [(cause, (1,))]
+
+
+LOGGED = """\
+def log():
+    {test}:
+        all_reduce()
+def main():
+    for step in range(9):
+        for batch in batches:
+            for grad in grads: {made}
+        log()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "made", "batches", "cause"),
+    [
+        ("if step % every == 0", "all_reduce(grad)", "", "conditional_collective"),
+        ("with timer", "all_reduce(grad)", "", "uneven_iterations"),  # Nothing lets a rank leave it out.
+        ("if step % every == 0", "loss.backward()", "", "uneven_iterations"),  # It makes several calls in one pass.
+        ("with timer", "all_reduce(grad)", "for batch in batches:", "uneven_iterations"),
+    ],
+)
+def test_who_goes_on_with_the_passes_of_an_inner_loop_may_have_left_out_the_call_after_it(
+    tmp_path: Path, test: str, made: str, batches: str, cause: str
+) -> None:
+    text = LOGGED.format(test=test, made=made)
+    text = text if batches else text.replace("        for batch in batches:\n    ", "        if batches:\n    ")
+    gradients = [Op(size=16, line=7, function="main"), Op(size=4, line=7, function="main")]
+    metric = Op(size=1, line=3, function="log")
+    uneven = {1: [*gradients * 4, gradients[0]]}
+    found = with_text(tmp_path, text, job(3, [*gradients * 4, metric], uneven, backend="gloo"), 60)
+    ((said, ranks),) = confirmed(found)
+    assert (said, ranks) == (cause, (1,))
+
+
+def test_a_call_after_a_loop_that_nothing_skips_is_not_left_out(tmp_path: Path) -> None:
+    """A rank that runs the loop once more than in each round before made the fewest calls more if it skipped one."""
+    gradients = [Op(size=16, line=7, function="main"), Op(size=4, line=7, function="main")]
+    metric = Op(size=1, line=3, function="log")
+    played = job(3, [*gradients * 4, metric] * 2, {1: [*gradients * 4, metric, *gradients * 5]}, backend="gloo")
+    text = LOGGED.format(test="with timer", made="all_reduce(grad)")
+    assert confirmed(with_text(tmp_path, text, played, 60)) == [("uneven_iterations", (1,))]
+
+
+def test_a_loop_before_the_peers_call_was_not_left_but_run_again(tmp_path: Path) -> None:
+    """As where a rank tries again to load; a ring keeps no callers, but the text shows who calls the function."""
+    text = "def load():\n    while True:\n        barrier()\ndef main():\n    load()\n    for at in all: all_reduce()\n"
+    ready, reduced = Op("barrier", line=3, function="load"), Op(line=6, function="main")
+    played = job(3, [ready, reduced], {1: [ready, ready]}, backend="gloo")
+    findings = [item for item in detect(with_text(tmp_path, text, played, 60)) if item.status == "confirmed"]
+    assert [(item.cause, item.ranks, item.confidence < 0.9) for item in findings] == [
+        ("hang.uneven_iterations", (1,), True)
+    ]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.stall.endings import departure
 from diagnostics.contract.findings import SEEN
-from diagnostics.evidence.calls import Call
+from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import LogFact, RankError
 from diagnostics.evidence.readers.watch import IN_ORDER
 from tests.dist.ranks import free_port
@@ -156,3 +156,29 @@ def test_real_ranks_of_gloo(tmp_path: Path) -> None:
 
 def lost(rank: int) -> RankError:
     return RankError(rank, "stderr.log", 1, "RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0.1]:22912")
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "kind"),
+    [
+        # It left out a call of a round and made the rest of it, or it made one round less.
+        ([10, 20] * 2 + [20] + [10, 20], [10, 20] * 3 + [10], "left_out"),
+        ([10, 20, 30] * 2 + [20, 30] + [10, 20, 30], [10, 20, 30] * 3 + [10], "left_out"),
+        ([10, 20] * 3, [10, 20] * 3 + [10], "fewer_iterations"),
+        ([10, 20] * 3 + [20], [10, 20] * 3 + [10], "fewer_iterations"),  # The last one may come after the loop.
+        ([30] * 3 + [10, 20] * 3, [30] * 3 + [10, 20] * 3 + [10], "fewer_iterations"),
+    ],
+)
+def test_a_call_left_out_of_one_round_is_no_round_less(mine: list[int], others: list[int], kind: str) -> None:
+    """Each line has a group of its own, as those of tensor and data parallelism: no sequence of one group tells it."""
+
+    def calls(lines: list[int]) -> list[Call]:
+        keys = {line: GroupKey("nccl", str(line), f"group {line}") for line in lines}
+        numbered = [(line, lines[: n + 1].count(line), n) for n, line in enumerate(lines)]
+        return [call(seq, line, key=keys[line], at_s=1e9 + n) for line, seq, n in numbered]
+
+    waiting = calls(others)
+    waiting[-1] = replace(waiting[-1], done=False)
+    state = job({0: waiting, 1: calls(mine)}, 2, errors=[ended()])
+    result = departure(state, (1,))
+    assert isinstance(result, Divergence) and (result.kind, result.culprits) == (kind, (1,))

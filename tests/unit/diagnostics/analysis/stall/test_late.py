@@ -124,8 +124,12 @@ train(1)
         ((0,), "if rank == 0", "broadcast()", 4, 8, "added"),
         ((0,), "if rank == 0", "all_reduce()", 4, 8, None),  # The others may have it ahead.
         ((0, 1, 2), "if rank != 3", "pass", 4, 8, None),  # As where one rank prepares the data for all.
-        ((0,), "if debug", "pass", 4, 8, None),
-        ((0,), "for step in range(9)", "pass", 4, 8, None),
+        ((0,), "if debug", "pass", 4, 8, "added"),
+        ((0,), "if debug", "all_reduce()", 4, 8, None),
+        ((0,), "for step in range(9)", "pass", 4, 8, "more_iterations"),
+        ((0,), "for step in range(9)", "pass", 3, 8, None),
+        ((0,), "for step in range(9)", "all_reduce()", 4, 8, None),
+        ((0,), "with timer", "pass", 4, 8, None),
         ((0,), "if rank == 0", "pass", 1, 8, None),
         ((0,), "if rank == 0", "pass", 4, 7, None),  # A loop of the caller comes to it again.
     ],
@@ -145,6 +149,7 @@ def test_hosts_past_a_call_that_the_source_gives_to_one_rank_left_it_to_that_ran
     assert isinstance(case, Divergence) == (kind is not None)
     if isinstance(case, Divergence):
         assert (case.kind, case.culprits) == (kind, alone)
+        assert (case.confidence > 0.7) == ("rank ==" in test), "which of the sides is right"
 
 
 HELPER = """\
