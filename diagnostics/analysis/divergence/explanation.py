@@ -367,6 +367,7 @@ def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool
     `again`: the minority makes the same call where the peers make the next one, so it does not replace one of theirs.
     """
     order = program_order(got.stack, expected.stack)
+    passed, peers_passed = (support("past that line"),), (support("peers past that line"),)
     lines = {at_line(call) for call in before}
     # A rank that repeats its last call, or goes back from it to an earlier line, begins another round of a loop.
     rounds = [
@@ -376,29 +377,28 @@ def _program_order(expected: Call, got: Call, before: list[Call], *, again: bool
     ]
     if order and all(rounds):  # Of two loops, one in the other: the later line is of the inner one.
         if order < 0:
-            return Explanation("drop", "round", (expected,), (support("past that line"),))
-        return Explanation("insert", "round", (got,), (support("peers past that line"),))
+            return Explanation("drop", "round", (expected,), passed)
+        return Explanation("insert", "round", (got,), peers_passed)
     if order > 0:
         missed = _way(before, expected, got) or (expected,)
-        return Explanation("drop", "within", missed, (support("past that line"),))
+        return Explanation("drop", "within", missed, passed)
     if order == 0:
         return None
     if (alone := _for_one_rank(got, expected)) is not None:
         return alone
     if rounds[1] and at_line(expected) not in lines:  # The peers' call is in that loop, or after it.
         if loop_exit.straight(got, expected):
-            return Explanation("insert", "round", (got,), (support("peers past that line"),))
-        past = (support("past that line"),)
-        return Explanation("drop", "within", (expected,), past, alternatives=("more_iterations",))
+            return Explanation("insert", "round", (got,), peers_passed)
+        return Explanation("drop", "within", (expected,), passed, alternatives=("more_iterations",))
     if again:
-        return Explanation("insert", "within", (got,), (support("peers past that line"),))
+        return Explanation("insert", "within", (got,), peers_passed)
     # One rank that made both calls is no such evidence, and the source would show an `if` with its `else`.
     are_branches = not ({at_line(expected), at_line(got)} <= lines or loop_exit.straight(got, expected))
     if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
         return what_meets(expected, got, "branches of a function")
     if expected.stack[1:] == got.stack[1:] and at_line(expected) not in lines:
         return Explanation("substitute", "within", (expected, got), (support("neither came to the other"),))
-    return Explanation("insert", "within", (got,), (support("peers past that line"),))
+    return Explanation("insert", "within", (got,), peers_passed)
 
 
 def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanation | None:

@@ -135,8 +135,8 @@ def _missed_for_good(job: JobState, waiting: int, call: Call, others: Sequence[i
     tests = [source_text.condition(at, when_s)[0] for at in path]
     start = tests.index("one rank") if "one rank" in tests else 0
     seeds = {op := call.user_op or call.wire.op, *(at.function for at in path[:start])}
-    made = " ".join(source_text.calls_at(path[0], when_s, op)) if path else ""
-    seeds |= {*re.findall(r"\w+(?=\()", made)} if f"{op}(" not in made else set()  # As of a backward pass.
+    line_calls = " ".join(source_text.calls_at(path[0], when_s, op)) if path else ""
+    seeds |= {*re.findall(r"\w+(?=\()", line_calls)} if f"{op}(" not in line_calls else set()  # As of a backward pass.
     for frames in map(job.user_frames, others):
         functions = [(at.file, at.function) for at in frames]
         met = (at for at in path[start:] if (at.file, at.function) in functions)

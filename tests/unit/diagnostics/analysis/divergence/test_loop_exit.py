@@ -458,13 +458,13 @@ def log():
 def main():
     for step in range(9):
         for batch in batches:
-            for grad in grads: {made}
+            for grad in grads: {call}
         log()
 """
 
 
 @pytest.mark.parametrize(
-    ("test", "made", "batches", "cause"),
+    ("test", "loop_call", "batches", "cause"),
     [
         ("if step % every == 0", "all_reduce(grad)", "", "conditional_collective"),
         ("with timer", "all_reduce(grad)", "", "uneven_iterations"),  # Nothing lets a rank leave it out.
@@ -473,15 +473,15 @@ def main():
     ],
 )
 def test_who_goes_on_with_the_passes_of_an_inner_loop_may_have_left_out_the_call_after_it(
-    tmp_path: Path, test: str, made: str, batches: str, cause: str
+    tmp_path: Path, test: str, loop_call: str, batches: str, cause: str
 ) -> None:
-    text = LOGGED.format(test=test, made=made)
+    text = LOGGED.format(test=test, call=loop_call)
     text = text if batches else text.replace("        for batch in batches:\n    ", "        if batches:\n    ")
     gradients = [Op(size=16, line=7, function="main"), Op(size=4, line=7, function="main")]
     metric = Op(size=1, line=3, function="log")
     uneven = {1: [*gradients * 4, gradients[0]]}
-    found = with_text(tmp_path, text, job(3, [*gradients * 4, metric], uneven, backend="gloo"), 60)
-    ((said, ranks),) = confirmed(found)
+    job_files = with_text(tmp_path, text, job(3, [*gradients * 4, metric], uneven, backend="gloo"), 60)
+    ((said, ranks),) = confirmed(job_files)
     assert (said, ranks) == (cause, (1,))
 
 
@@ -490,7 +490,7 @@ def test_a_call_after_a_loop_that_nothing_skips_is_not_left_out(tmp_path: Path) 
     gradients = [Op(size=16, line=7, function="main"), Op(size=4, line=7, function="main")]
     metric = Op(size=1, line=3, function="log")
     played = job(3, [*gradients * 4, metric] * 2, {1: [*gradients * 4, metric, *gradients * 5]}, backend="gloo")
-    text = LOGGED.format(test="with timer", made="all_reduce(grad)")
+    text = LOGGED.format(test="with timer", call="all_reduce(grad)")
     assert confirmed(with_text(tmp_path, text, played, 60)) == [("uneven_iterations", (1,))]
 
 
