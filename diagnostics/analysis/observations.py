@@ -2,10 +2,14 @@
 in a wait that does not end uses no CPU time and has no context switches (measured: gloo's waits, locks, pipes).
 """
 
+from collections.abc import Mapping
 from itertools import pairwise, takewhile
+from statistics import median_low
 
 from msgspec import Struct, field
 
+from diagnostics.analysis import source_text
+from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Evidence, Frame, integer
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
@@ -94,3 +98,17 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
 def _trailing(windows: list[tuple[Moment, Moment]], flags: list[bool]) -> float:
     rows = takewhile(lambda row: row[1], zip(reversed(windows), reversed(flags), strict=True))
     return sum(end.time_s - start.time_s for (start, end), _ in rows)
+
+
+def out_of_round(observed: Mapping[int, Observation], call: Call) -> set[int]:
+    """Return the ranks that are rounds away from most, by the variables of the outermost loop around a call.
+
+    Ranks that make the same calls are in one round, or in two that follow each other.
+    """
+    for at in call.stack[::-1]:
+        for name in source_text.loop_variables(at.file, [at.line], call.created_s)[0]:
+            rounds = {rank: own.counters.get((at.file, at.function), {}).get(name) for rank, own in observed.items()}
+            numbers = sorted(number for number in rounds.values() if number is not None)
+            if len(numbers) == len(rounds) > 2 and numbers[-1] - numbers[0] > 1:
+                return {rank for rank, own in rounds.items() if own is not None and abs(own - median_low(numbers)) > 1}
+    return set()

@@ -12,10 +12,7 @@ from diagnostics.report.model import Report
 
 
 def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
-    """Write report/report.json, .md and .html into a run folder.
-
-    Return (path of the page or empty, one line on why nothing was written or empty).
-    """
+    """Write report/report.json, .md and .html into a run folder; return the path of the page, or why there is none."""
     folder = run_folder / "report"
     if folder.is_symlink():  # Of a run by somebody else, it may lead to files of the reader.
         return "", f"the report was not written into the run folder: {folder} is a link"

@@ -124,10 +124,7 @@ def add_command(
     run: Callable[[argparse.Namespace], int] | None,
     **values: Any,
 ) -> Parser:
-    """Add a subcommand.
-
-    Its table has help, usage, text, defaults and options, all but the first optional. Without `run` it prints its help.
-    """
+    """Add a subcommand by its table: help, maybe usage, text, defaults, options. Without `run` it prints its help."""
     about, text = str(table["help"]), str(table.get("text", name))
     parser: Parser = commands.add_parser(name, text=text, values=values, help=about, usage=table.get("usage"))
     parser.description = None if text else f"{about[0].upper()}{about[1:]}."

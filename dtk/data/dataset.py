@@ -91,10 +91,7 @@ def held_out(samples: int, fraction: float) -> int:
 
 
 class SyntheticDataset(Dataset):
-    """Uniform random ids below vocab_size. Nothing can be learnt from them.
-
-    DtkError if vocab_size is not set, or no sample is left for training.
-    """
+    """Uniform random ids, from which nothing can be learnt; DtkError without a vocab_size, or a training sample."""
 
     def __init__(self, config: SyntheticData) -> None:
         self.config = config

@@ -129,10 +129,7 @@ class Timeline:
 
 
 def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: float = 0.0) -> Timeline:
-    """Simulate the schedule.
-
-    `seconds` returns the duration of a computation; its result arrives on another rank `message_s` after its end.
-    """
+    """Simulate the schedule; `seconds`: duration of a computation, whose result arrives elsewhere `message_s` later."""
     clock, busy = [0.0] * pipeline.ranks, [0.0] * pipeline.ranks
     arrives: dict[Action, float] = {}
     for rank, action in _orders(pipeline)[1]:

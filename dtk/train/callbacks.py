@@ -52,10 +52,7 @@ class Training:
     every rank, a checkpoint of that step is saved too."""
 
     def log(self, step: int, **figures: Any) -> None:
-        """Add a record of a step (counted from 1) to metrics.jsonl, and its numbers to the tracker; only rank 0 writes.
-
-        `figures` are JSON values.
-        """
+        """Add a record of a step (counted from 1) in JSON values to metrics.jsonl and the tracker, on rank 0 only."""
         self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
 
     def stop(self, reason: str) -> None:

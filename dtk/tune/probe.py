@@ -40,10 +40,7 @@ class Probe:
 
 
 def terms(steps: int, schedule: str) -> list[str]:
-    """Return the overrides that make a run short and free of side effects.
-
-    The phases of `wsd` must not overlap, and in a warm-up there are none.
-    """
+    """Return overrides for a short run without side effects and warm-up; phases of `wsd` must not overlap."""
     short = [f"schedule.warmup_steps={steps}"] if schedule == "wsd" else []
     return [f"train.steps={steps}", f"train.log_every={LOG_EVERY}", *QUIET, *short]
 

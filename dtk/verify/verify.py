@@ -200,10 +200,7 @@ def _text(value: float | None, unit: float, name: str) -> str:
 
 
 def verify(report: Report, show: Callable[[str], None], *, trust: bool = False) -> Proof:
-    """Run with the first remedy that is an override, and compare.
-
-    DtkError if it is no dtk run, no remedy is an override, or the short run could not start.
-    """
+    """Run with the first remedy that is an override, and compare; DtkError if there is none, or it could not start."""
     if report.run_folder is None:
         raise DtkError("--verify-fix reruns the job, and this is not a dtk run", fix="make the change by hand")
     if not report.root_causes:

@@ -63,10 +63,7 @@ def on_path(call: Call) -> Hashable:
 
 
 def in_backward(call: Call) -> bool:
-    """Whether the call was made in a backward pass, according to its recorder or to torch's own frames.
-
-    Names of the user's functions do not count.
-    """
+    """Whether the call was made in a backward pass, by its recorder or torch's own frames, not the user's names."""
     return call.region.startswith("backward")
 
 

@@ -161,10 +161,7 @@ class Stall(Struct):
 
 
 def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
-    """Explain the waiting in a job.
-
-    `divergence` is the first difference between complete programs, as of a simulated job; None = find divergences.
-    """
+    """Explain the waiting in a job; `divergence`: the first difference of complete programs, None = find it."""
     job = job_state.build(evidence)
     if evidence.doubt:  # Exceptions and signals do not require a comparison of ranks.
         return Stall(job, endings=endings.first_endings(job))

@@ -12,13 +12,14 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import shared_path
 from diagnostics.analysis.divergence.loop_exit import conditions
 from diagnostics.analysis.divergence.single_calls import by_lines, differing_roots, is_for_one_rank, same_round
-from diagnostics.analysis.observations import Observation
+from diagnostics.analysis.observations import Observation, out_of_round
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, circular_waits
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.stall.stack_evidence import KEY, UNNAMED, HostOutside, InCollective, collective_of, compared
 from diagnostics.analysis.stall.startup import Startup
 from diagnostics.analysis.vote import is_majority
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
+from diagnostics.contract.findings import OPEN
 from diagnostics.contract.grouping import grouped
 from diagnostics.evidence.calls import ROOTED, Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
@@ -60,6 +61,10 @@ def from_observations(
         # A rooted call returns on some ranks before the others: with equal sides, places do not show who called what.
         if divergence.tie and not {divergence.majority.wire.op, divergence.minority.wire.op}.isdisjoint(ROOTED):
             return None
+        apart = out_of_round(observed, divergence.majority)
+        if not apart <= {*divergence.culprits}:  # They diverged rounds ago: the lines do not show who did.
+            return None
+        divergence = replace(divergence, limit=OPEN) if apart else divergence
         counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
         return by_lines(divergence, *counters, default_group=groups == {"default"})
     idle = all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in outside)

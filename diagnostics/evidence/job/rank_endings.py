@@ -169,6 +169,10 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     if any(ending.by_itself for ending in endings.values()):
         return endings
     unassigned = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
+    world = evidence.world_size or 0
+    sizes = [size for size in range(1, world + 1) if world % size == 0]  # Of a node.
+    local = {rank % size for rank in candidates for size in sizes}  # Others were those of ranks that waited.
+    unassigned = [error for error in unassigned if not local or error.local_rank in {None, *local}]
     raised = [error for error in unassigned if error.type]
     failed = [rank for rank, end in endings.items() if end.kind == "failed"]
     # A single exception and a single exit code of 1, with which Python ends, belong to one process.

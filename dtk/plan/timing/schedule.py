@@ -34,10 +34,7 @@ class Walk:
         self.compute_s += seconds
 
     def communicate(self, op: str, group: str, size_bytes: float, after_s: float | None = None) -> float:
-        """Issue one collective after `after_s` (by default after the current compute); return when it is complete.
-
-        Empty messages take no time.
-        """
+        """Issue a collective after `after_s` (default: the current compute); return its end; empty ones are free."""
         if not size_bytes:
             return self.now_s
         cost = self.price(op, group, size_bytes)

@@ -129,7 +129,7 @@ def test_a_job_that_moves_does_not_hang() -> None:
     assert findings_of(*waiting(0, 1, 3, switches=30), rank(2, moving, cpu=0.4)) == {}, "an uneven load is no hang"
 
 
-def test_nobody_is_blamed_where_all_wait_in_one_call_or_most_are_outside() -> None:
+def test_nobody_is_culprits_where_all_wait_in_one_call_or_most_are_outside() -> None:
     assert findings_of(*waiting(0, 1, 2, 3)) == {}
     assert findings_of(*waiting(0), *(rank(number, SLEEP) for number in (1, 2, 3))) == {}
 
@@ -226,6 +226,27 @@ def test_the_loops_variable_tells_fewer_rounds_from_a_call_left_out(script: Path
     others = (rank(number, at(script, "all_reduce", 4), **steps(script, 7)) for number in (0, 2, 3))
     said = findings_of(*others, rank(1, at(script, "barrier", 8), **more))
     assert set(said) == {cause} and said[cause].ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "culprits"),
+    [
+        ((7, 7, 7, 7), (1,)),
+        ((8, 7, 8, 8), (1,)),  # A round later.
+        ((8, 8, 8, 2), None),  # Rank 3 made more calls in each round.
+        ((8, 2, 8, 8), (1,)),
+        ((2, 8, 8, 2), None),
+        ((6, 7, 8, 9), None),  # range(rank, n, world_size).
+    ],
+)
+def test_lines_of_ranks_that_are_rounds_apart_do_not_show_who_diverged(
+    script: Path, rounds: tuple[int, ...], culprits: tuple[int, ...] | None
+) -> None:
+    ranks = [rank(n, at(script, *(("barrier", 6) if n == 1 else ("all_reduce", 4))), **steps(script, step))
+             for n, step in enumerate(rounds)]  # fmt: skip
+    said = {cause: finding for cause, finding in findings_of(*ranks).items() if finding.confidence > 0.5}
+    assert [finding.ranks for finding in said.values()] == ([] if culprits is None else [culprits])
+    assert all((finding.confidence > 0.6) == (max(rounds) - min(rounds) < 2) for finding in said.values())
 
 
 def test_other_groups_cannot_be_compared(script: Path) -> None:

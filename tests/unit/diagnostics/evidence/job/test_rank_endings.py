@@ -255,3 +255,15 @@ def test_a_line_of_nccl_without_its_exception_is_a_victims(text: str, kind: str 
     result = evidence(facts=(LogFact("dist_backend_error", 3, "log", 7, text, {}),))
     endings = add_unnamed(result, rank_endings(result), [])
     assert {rank: end.kind for rank, end in endings.items()} == ({3: kind} if kind else {})
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "world_size", "who"),
+    [(2, 4, {2}), (3, 4, set()), (1, 4, set()), (2, None, {2}), (3, None, {2}), (None, 4, {2}), (2, 16, {2})],
+)
+def test_an_exit_code_of_a_local_rank_that_no_candidate_has_is_of_a_rank_that_waited(
+    local_rank: int | None, world_size: int | None, who: set[int]
+) -> None:
+    """Rank 2 of 4 ranks: local rank 0 on nodes with 1 or 2 ranks, else 2."""
+    code = error(None, exit_code=7, local_rank=local_rank)
+    assert {*add_unnamed(evidence(code, world_size=world_size), {}, [2])} == who
