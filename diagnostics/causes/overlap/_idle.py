@@ -66,10 +66,7 @@ def _a_step(amounts: list[float]) -> float:
 def judged_idle(
     view: Overview, own: Idle, confidence: float, texts: Texts, row: str = "default", least: float = MOST, **also: Any
 ) -> Finding:
-    """Confirm a reason for idle time if it takes at least that share of a step; the other ranks wait for the outliers.
-
-    Its evidence is the row `shown`; rows may refer to the fields of `Idle` as `{idle}`.
-    """
+    """Confirm a reason for idle time with at least that share of a step, by the row `shown`; others wait for these."""
     facts = costly(view, own.ms, texts, row, idle=own, **also)
     shown = texts.phrase("shown", idle=own, unit=view.unit, **also)
     who: dict[str, Any] = {"ranks": own.ranks, "victims": others(view, own.ranks)}

@@ -9,11 +9,11 @@ import pytest
 
 from diagnostics.causes.overlap import pause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, FormattedFacts, text_of
+from diagnostics.contract.findings import SUSPECTED, Finding, FormattedFacts, text_of
 from diagnostics.evidence.trace.model import HostWork
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, write
-from tests.trace_scenarios import LOADER, by_step, ddp
+from tests.trace_scenarios import LOADER, STEPS, by_step, ddp
 from tests.unit.diagnostics.causes.overlap.helpers import finding_of, roots, scenario, status
 
 
@@ -256,6 +256,24 @@ def test_a_pause_that_a_healthy_job_may_have_is_a_figure_and_no_cause(
     assert finding.status == expected, text_of(finding)
     measures = detection.measures["overlap"]["ranks"][0]
     assert measures["idle_by_reason_ms"]["pause"] > share * 2 * step_us / 1000
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.05, "ruled_out"), (0.4, "confirmed")])
+def test_one_pause_in_several_steps_is_suspected_if_it_takes_much_of_their_time(
+    tmp_path: Path, detect: Any, share: float, expected: str
+) -> None:
+    sim, steps = Simulator(), count()
+
+    def stop_once() -> None:
+        if next(steps) == 1:
+            sim.drain()
+            sim.host(STEPS * (12 * 9000.0 + 300.0) * share / (1 - share), "Python GC")
+
+    write(ddp(sim, scale=lambda rank: 10.0, per_step=stop_once), tmp_path)
+    finding = finding_of(detect(tmp_path), "overlap.pause")
+    assert finding.status == expected
+    if expected == "confirmed":
+        assert finding.confidence == SUSPECTED and "gc.collect" in text_of(finding).remedies[0].change
 
 
 def answered(sim: Simulator, wait: Callable[[], None]) -> None:
