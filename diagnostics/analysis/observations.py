@@ -2,7 +2,7 @@
 in a wait that does not end uses no CPU time and has no context switches (measured: gloo's waits, locks, pipes).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
 from statistics import median_low
 
@@ -14,6 +14,7 @@ from diagnostics.evidence.model import Evidence, Frame, integer
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
 
+Counters = Mapping[tuple[str, str], Mapping[str, int]]  # (file, function) of a frame -> whole numbers in its variables.
 IDLE = 0.05  # Fraction of a core below which a thread counts as idle: polling ten times a second uses 0.001.
 BUSY = 0.5  # Fraction of a core above which a thread computes; below it, the kernel says what the thread waits for.
 
@@ -101,14 +102,17 @@ def _trailing(windows: list[tuple[Moment, Moment]], flags: list[bool]) -> float:
 
 
 def out_of_round(observed: Mapping[int, Observation], call: Call) -> set[int]:
-    """Return the ranks that are rounds away from most, by the variables of the outermost loop around a call.
-
-    Ranks that make the same calls are in one round, or in two that follow each other.
-    """
+    """Return the ranks more than a round away from most, by the variables of the outermost loop around a call."""
     for at in call.stack[::-1]:
-        for name in source_text.loop_variables(at.file, [at.line], call.created_s)[0]:
-            rounds = {rank: own.counters.get((at.file, at.function), {}).get(name) for rank, own in observed.items()}
-            numbers = sorted(number for number in rounds.values() if number is not None)
+        for rounds in loop_rounds(at, call.created_s, [own.counters for own in observed.values()]):
+            numbers = sorted(number for number in rounds if number is not None)
             if len(numbers) == len(rounds) > 2 and numbers[-1] - numbers[0] > 1:
-                return {rank for rank, own in rounds.items() if own is not None and abs(own - median_low(numbers)) > 1}
+                middle, of_ranks = median_low(numbers), zip(observed, rounds, strict=True)
+                return {rank for rank, number in of_ranks if number is not None and abs(number - middle) > 1}
     return set()
+
+
+def loop_rounds(at: Frame, when_s: float | None, ranks: Sequence[Counters]) -> list[list[int | None]]:
+    """Return, of each variable of the loops around a line, its values on these ranks; None = not known."""
+    names, _ = source_text.loop_variables(at.file, [at.line], when_s)
+    return [[counters.get((at.file, at.function), {}).get(name) for counters in ranks] for name in names]

@@ -127,11 +127,11 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         past, in_order = [at_line(call) for call in before], None
         if at_line(got) in past and (turn := predict(past, at_line(expected))) is not None:
             # Both sizes belong to the line's loop: a call of it was left out, added or moved.
-            in_order = _aligned(majority_tail, minority_tail, before)
-            if not turn.whole and (in_order is None or in_order.terms[0].count == 1):  # One call agrees by chance.
-                in_order = None
-            elif in_order is None:
-                in_order = _predicted(expected, got, before)
+            aligned = _aligned(majority_tail, minority_tail, before)
+            if turn.whole:
+                in_order = aligned or _predicted(expected, got, before)
+            elif aligned is not None and aligned.terms[0].count > 1:  # One call may agree by chance.
+                in_order = aligned
         return in_order or Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
         # The loop reduces this size here in every round, so another size belongs to another call. That does not hold

@@ -53,7 +53,6 @@ class Divergence(Struct, frozen=True):
     """The lines of a log that show the calls, if no recorder kept them."""
     limit: float = 1.0
     """Highest confidence that the source of the calls allows, if it is no history."""
-
     turned: bool = False
     """Whether the minority may make the same calls of two groups in another order, by the rounds before."""
 

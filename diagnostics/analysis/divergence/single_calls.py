@@ -12,13 +12,13 @@ from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.identity import in_backward, same_statement
 from diagnostics.analysis.divergence.loop_exit import conditions, source_branches
 from diagnostics.analysis.histories.printed import of_messages
+from diagnostics.analysis.observations import Counters, loop_rounds
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.vote import Vote, count_votes, settled
 from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, PROBABLE, WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
-Counters = Mapping[tuple[str, str], Mapping[str, int]]  # (file, function) of a frame -> whole numbers in its variables.
 _MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in the size.
 
 
@@ -118,9 +118,8 @@ def same_round(stack: Iterable[Frame], when_s: float | None, ranks: Sequence[Cou
     """Whether all ranks are in one round of every loop around the lines of a stack, by the loops' variables."""
     for at in stack:
         if source_text.place(at.file, [at.line], at.line, when_s) != "no loop":
-            names, _ = source_text.loop_variables(at.file, [at.line], when_s)
-            rounds = [[counters.get((at.file, at.function), {}).get(name) for name in names] for counters in ranks]
-            if all(value is None for value in rounds[0]) or any(values != rounds[0] for values in rounds):
+            rounds = loop_rounds(at, when_s, ranks)
+            if all(values[0] is None for values in rounds) or any(len({*values}) > 1 for values in rounds):
                 return False
     return True
 

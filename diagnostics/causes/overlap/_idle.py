@@ -24,6 +24,8 @@ class Idle(Struct, frozen=True):
     reason: Reason
     ms: float
     """Idle ms per step, of the typical rank or of the outliers; a single hiccup does not count."""
+    mean_ms: float
+    """The mean of all steps, in which it does, of the rank with most."""
     ranks: tuple[int, ...]
     """All ranks, or the outliers."""
     within: str
@@ -38,9 +40,8 @@ class Idle(Struct, frozen=True):
 
 def idle(view: Overview, reason: Reason) -> Idle:
     """Add up the idle time for one reason."""
-    by_rank = {
-        profile.rank: _a_step([step.gaps.get(reason, 0) / MS for step in profile.steps]) for profile in view.profiles
-    }
+    steps = {own.rank: [step.gaps.get(reason, 0) / MS for step in own.steps] or [0.0] for own in view.profiles}
+    by_rank = {rank: _a_step(amounts) for rank, amounts in steps.items()}
     ms, worst, ranks = median_low(by_rank.values()), max(by_rank.values()), view.ranks  # One of two may be an outlier.
     if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
         ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
@@ -50,7 +51,8 @@ def idle(view: Overview, reason: Reason) -> Idle:
     for gap in gaps:
         time[gap.detail, gap.work, gap.caller] += gap.length
     most = max(time, key=lambda key: (time[key], key), default=("", "", ""))
-    return Idle(reason, ms, ranks, *most, len(gaps), max((gap.length for gap in gaps), default=0) / MS)
+    mean_ms = max(map(fmean, steps.values()))
+    return Idle(reason, ms, mean_ms, ranks, *most, len(gaps), max((gap.length for gap in gaps), default=0) / MS)
 
 
 def _a_step(amounts: list[float]) -> float:
@@ -58,7 +60,7 @@ def _a_step(amounts: list[float]) -> float:
 
     A single hiccup does not count, even in one of two steps: one checkpoint does not show how often there is one.
     """
-    ordered = sorted(amounts) or [0.0]
+    ordered = sorted(amounts)
     recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]
     return max(median_low(ordered), fmean(ordered) if recurs else 0.0)
 

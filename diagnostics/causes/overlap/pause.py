@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from diagnostics.analysis.step_profile.account import MOST
-from diagnostics.analysis.step_profile.overview import MS, Overview
+from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
@@ -23,10 +23,8 @@ def decide(view: Overview) -> Finding:
     is_once = row in ("code", "unknown") and all(len(profile.steps) == 1 for profile in view.profiles)
     if is_once and pauses.ms >= MOST * view.step_ms:
         return _TEXTS.undecided("once", idle=pauses, step_ms=view.step_ms, unit=view.unit)
-    sums = (sum(step.gaps.get("pause", 0) for step in own.steps) / len(own.steps) for own in view.profiles if own.steps)
-    mean_ms = max(sums, default=0.0) / MS
-    is_seldom = pauses.ms < MOST * view.step_ms <= mean_ms  # Whether a pause of few steps recurs is not known.
-    pauses, sure = (replace(pauses, ms=mean_ms), SUSPECTED) if is_seldom else (pauses, LIKELY)
+    is_seldom = pauses.ms < MOST * view.step_ms <= pauses.mean_ms  # Whether a pause of few steps recurs is not known.
+    pauses, sure = (replace(pauses, ms=pauses.mean_ms), SUSPECTED) if is_seldom else (pauses, LIKELY)
     called = _TEXTS.phrase("called", idle=pauses) if pauses.caller else ""
     return judged_idle(view, pauses, sure, _TEXTS, row, called=called, kind=pauses.work and f" ({pauses.work})")
 

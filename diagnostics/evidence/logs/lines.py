@@ -234,12 +234,10 @@ class LineReader(Struct):
         """Return the positions of the words, each once in a line, and their indices."""
         # Most lines repeat earlier ones with other numbers: only what is new is searched for all words.
         masked = {*data.translate(_MASK).split(b"\n")} - self.plain
-        rows = enumerate(zip(self.words, (word.translate(_MASK) for word in self.words), strict=True))
         text, hits = b"\n".join(masked), []
-        words = [(index, word, mask) for index, (word, mask) in rows if mask in text]
-        present = re.compile(b"|".join(re.escape(mask) for *_, mask in words)) if words else None
+        words = [(n, word, mask) for n, word in enumerate(self.words) if (mask := word.translate(_MASK)) in text]
         self.plain = self.plain if len(self.plain) < _PLAIN else set()
-        self.plain |= {line for line in masked if len(line) < MATCHED and not (present and present.search(line))}
+        self.plain |= {at for at in masked if len(at) < MATCHED and not any(mask in at for *_, mask in words)}
         for index, word, _ in words:
             at = data.find(word)
             while at >= 0:
