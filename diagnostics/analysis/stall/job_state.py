@@ -150,15 +150,9 @@ class JobState(Struct):
         }
         return stacks | {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
 
-    def user_frames(self, rank: int) -> list[Frame]:
-        """Return the user's frames of a rank's main thread, innermost first, their functions' names `short`."""
-        dump = self.latest_stacks().get(rank)
-        thread = main_thread(dump) if dump is not None else None
-        return [short(frame) for frame in thread.frames if is_users(frame)] if thread is not None else []
-
     def path(self, rank: int, call: Call) -> tuple[Frame, ...]:
         """Return the stack of a pending call with the main thread's frames as its callers, also of another thread's."""
-        frames, users = [*map(short, call.stack)], self.user_frames(rank)
+        frames, users = [*map(short, call.stack)], user_frames(self.latest_stacks().get(rank))
         functions, root = [(at.file, at.function) for at in users], frames and (frames[-1].file, frames[-1].function)
         return (*frames, *users[functions.index(root) + 1 if root in functions else 0 :])
 
@@ -198,6 +192,12 @@ class JobState(Struct):
 def short(frame: Frame) -> Frame:
     """Return the frame without the names around its function's, which not all recorders note."""
     return replace(frame, function=frame.function.rpartition(".")[2])
+
+
+def user_frames(dump: Stacks | None) -> tuple[Frame, ...]:
+    """Return the user's frames of a rank's main thread, innermost first, their functions' names `short`."""
+    thread = main_thread(dump) if dump is not None else None
+    return tuple(short(frame) for frame in thread.frames if is_users(frame)) if thread is not None else ()
 
 
 def build(evidence: Evidence) -> JobState:

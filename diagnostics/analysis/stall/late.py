@@ -13,7 +13,7 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import made_alone, unknown
 from diagnostics.analysis.divergence.whole_programs import made_more
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, read_counted
-from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState, user_frames
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import Call
@@ -131,13 +131,13 @@ def _missed_for_good(job: JobState, waiting: int, call: Call, others: Sequence[i
     They have no call that leads to the same operation ahead in that function, whose outer frames are in no loop, or in
     the functions that it called. A condition that selects one rank is sure; otherwise these may have left a call out.
     """
-    when_s, path = call.created_s, job.path(waiting, call)
+    when_s, path, stacks = call.created_s, job.path(waiting, call), job.latest_stacks()
     tests = [source_text.condition(at, when_s)[0] for at in path]
     start = tests.index("one rank") if "one rank" in tests else 0
     seeds = {op := call.user_op or call.wire.op, *(at.function for at in path[:start])}
     line_calls = " ".join(source_text.calls_at(path[0], when_s, op)) if path else ""
     seeds |= {*re.findall(r"\w+(?=\()", line_calls)} if f"{op}(" not in line_calls else set()  # As of a backward pass.
-    for frames in map(job.user_frames, others):
+    for frames in {user_frames(stacks.get(rank)) for rank in others}:  # Most of them are equal.
         functions = [(at.file, at.function) for at in frames]
         met = (at for at in path[start:] if (at.file, at.function) in functions)
         if (own := next(met, None)) is None:
